@@ -64,13 +64,13 @@ class ClientReceiver : public Connection::Receiver {
                  std::shared_ptr<Connection> connection)
       : client_(std::move(client)),
         greeting_(std::move(greeting)),
-        frames_(std::make_shared<FrameClient>(connection)),
+        call_client_(std::make_shared<CallClient>(connection)),
         connection_(std::move(connection)) {}
 
   absl::StatusOr<char*> DestinationOf(const v1::ChannelMessage& message,
                                       uint64_t bytes) override {
-    if (greeted_ && message.has_frame_answer()) {
-      return frames_->DestinationOf(message.frame_answer(), bytes);
+    if (greeted_ && message.has_call_answer()) {
+      return call_client_->DestinationOf(message.call_answer(), bytes);
     }
     if (!greeted_ || !message.has_answer()) {
       return absl::DataLossError(
@@ -102,12 +102,12 @@ class ClientReceiver : public Connection::Receiver {
             "data channel: the process that answers is not in the group");
       }
       if (greeted_) return absl::OkStatus();
-      greeted_ = client_->Opened(greeting_.get(), connection_, frames_,
+      greeted_ = client_->Opened(greeting_.get(), connection_, call_client_,
                                  message.hello().channel());
       return greeted_ ? absl::OkStatus() : GreetingTooLate();
     }
-    if (message.has_frame_answer()) {
-      frames_->OnAnswer(message.frame_answer(), bytes);
+    if (message.has_call_answer()) {
+      call_client_->OnAnswer(message.call_answer(), bytes);
       return absl::OkStatus();
     }
     if (!message.has_answer()) {
@@ -122,14 +122,14 @@ class ClientReceiver : public Connection::Receiver {
 
   void OnClosed(const absl::Status& status) override {
     client_->Closed(greeting_.get(), connection_.get(), status);
-    frames_->OnClosed(status);
+    call_client_->OnClosed(status);
     connection_ = nullptr;
   }
 
  private:
   const std::shared_ptr<ChunkClient> client_;
   const std::shared_ptr<ChunkClient::Greeting> greeting_;
-  const std::shared_ptr<FrameClient> frames_;
+  const std::shared_ptr<CallClient> call_client_;
   std::shared_ptr<Connection> connection_;
   bool greeted_ = false;  // It has shown the server's token.
 };
@@ -254,15 +254,15 @@ uint64_t ChunkClient::Channel() {
   return 0;
 }
 
-std::shared_ptr<FrameClient> ChunkClient::Frames() {
+std::shared_ptr<CallClient> ChunkClient::Calls() {
   if (Channel() == 0) return nullptr;
   absl::MutexLock lock(&mu_);
-  return frames_;
+  return call_client_;
 }
 
 bool ChunkClient::Opened(Greeting* greeting,
                          std::shared_ptr<Connection> connection,
-                         std::shared_ptr<FrameClient> frames,
+                         std::shared_ptr<CallClient> call_client,
                          uint64_t channel) {
   std::vector<std::shared_ptr<Fetch>> waiting;
   {
@@ -272,7 +272,7 @@ bool ChunkClient::Opened(Greeting* greeting,
     connecting_ = false;
     has_failed_ = false;
     connection_ = connection;
-    frames_ = std::move(frames);
+    call_client_ = std::move(call_client);
     channel_ = channel;
     for (const auto& [call, fetch] : fetches_) waiting.push_back(fetch);
   }
@@ -298,7 +298,7 @@ void ChunkClient::Closed(Greeting* greeting, const Connection* connection,
     if (connection_.get() != connection) return;
     // The next request makes another one.
     connection_ = nullptr;
-    frames_ = nullptr;
+    call_client_ = nullptr;
     fetches.swap(fetches_);
     segments_.clear();
     Metrics::Get()->data_channels.fetch_sub(1);

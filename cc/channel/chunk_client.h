@@ -15,9 +15,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "channel/calls/call_client.h"
 #include "channel/chunk.h"
 #include "channel/chunk_fetch.h"
-#include "channel/frames/frame_client.h"
 #include "channel/shared_memory/mapping.h"
 #include "channel/socket/connection.h"
 #include "tf_fuse/v1/collectives.pb.h"
@@ -44,9 +44,9 @@ class ChunkClient : public FetchOwner,
   // The number that the server gave the connection, if it is open now; else 0,
   // and it is opened in the background, unless that has just failed.
   uint64_t Channel();
-  // By what frames are asked for there, if it is open now; else null, and it is
+  // What makes calls there, if it is open now; else null, and it is
   // opened likewise.
-  std::shared_ptr<FrameClient> Frames();
+  std::shared_ptr<CallClient> Calls();
 
   // Takes a chunk into `destination`, which nobody else writes until `done` is
   // called, on any thread. `no_way` is called instead, on any thread, if there
@@ -80,7 +80,7 @@ class ChunkClient : public FetchOwner,
   absl::Status ConnectBy(const std::string& address);
   // False if nobody waits for it any more.
   bool Opened(Greeting* greeting, std::shared_ptr<Connection> connection,
-              std::shared_ptr<FrameClient> frames, uint64_t channel);
+              std::shared_ptr<CallClient> call_client, uint64_t channel);
   void Closed(Greeting* greeting, const Connection* connection,
               const absl::Status& status);
   void NoWay(const absl::Status& status);
@@ -102,7 +102,7 @@ class ChunkClient : public FetchOwner,
   absl::Time next_attempt_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   std::shared_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);  // If open.
   uint64_t channel_ ABSL_GUARDED_BY(mu_) = 0;  // Of `connection_`.
-  std::shared_ptr<FrameClient> frames_ ABSL_GUARDED_BY(mu_);  // Likewise.
+  std::shared_ptr<CallClient> call_client_ ABSL_GUARDED_BY(mu_);  // Likewise.
   std::map<uint64_t, std::shared_ptr<Fetch>> fetches_ ABSL_GUARDED_BY(mu_);
   std::map<uint32_t, std::shared_ptr<SharedMemory>> segments_
       ABSL_GUARDED_BY(mu_);

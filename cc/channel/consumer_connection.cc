@@ -56,8 +56,8 @@ bool ConsumerConnection::IsStranger() {
 
 absl::StatusOr<char*> ConsumerConnection::DestinationOf(
     const v1::ChannelMessage& message, uint64_t bytes) {
-  if (message.has_frame_request() && !IsStranger()) {
-    return frames_->DestinationOf(bytes);
+  if (message.has_call_request() && !IsStranger()) {
+    return served_calls_->DestinationOf(bytes);
   }
   return absl::DataLossError(
       "data channel: the consumer sent bytes after a message that has none");
@@ -87,15 +87,15 @@ absl::Status ConsumerConnection::OnMessage(const v1::ChannelMessage& message,
     case v1::ChannelMessage::kCancel:
       OnCancel(message.cancel());
       return absl::OkStatus();
-    case v1::ChannelMessage::kFrameRequest:
-      return frames_->OnRequest(message.frame_request(), bytes);
+    case v1::ChannelMessage::kCallRequest:
+      return served_calls_->OnRequest(message.call_request(), bytes);
     default:
       return absl::DataLossError("data channel: a message of an unknown kind");
   }
 }
 
 void ConsumerConnection::OnCancel(const v1::Cancel& cancel) {
-  if (cancel.is_frame()) return frames_->Cancel(cancel.call());
+  if (cancel.is_call()) return served_calls_->Cancel(cancel.call());
   std::shared_ptr<tensorflow::CancellationManager> cancellation;
   {
     absl::MutexLock lock(&mu_);
@@ -248,7 +248,7 @@ void ConsumerConnection::OnClosed(const absl::Status& status) {
     calls = calls_;  // Each leaves the map when it is called back.
     loans.swap(loans_);
   }
-  frames_->CancelAll();
+  served_calls_->CancelAll();
   for (const auto& [id, call] : calls) {
     if (call.cancellation != nullptr) call.cancellation->StartCancel();
   }

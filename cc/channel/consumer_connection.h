@@ -14,8 +14,8 @@
 #include <string>
 
 #include "absl/synchronization/mutex.h"
+#include "channel/calls/call_server.h"
 #include "channel/chunk_source.h"
-#include "channel/frames/frame_server.h"
 #include "channel/parcel.h"
 #include "channel/shared_memory/slots.h"
 #include "channel/socket/connection.h"
@@ -42,7 +42,7 @@ class ConsumerConnection
                      const Tokens& tokens)
       : connection_(connection),
         tokens_(tokens),
-        frames_(std::make_shared<FrameServer>(std::move(connection))) {}
+        served_calls_(std::make_shared<CallServer>(std::move(connection))) {}
 
   // The connection of that number; null if there is none (any more).
   static std::shared_ptr<ConsumerConnection> Find(uint64_t channel);
@@ -97,7 +97,7 @@ class ConsumerConnection
 
   const std::shared_ptr<Connection> connection_;
   const Tokens tokens_;
-  const std::shared_ptr<FrameServer> frames_;
+  const std::shared_ptr<CallServer> served_calls_;
   absl::Mutex mu_;
   bool knows_tokens_ ABSL_GUARDED_BY(mu_) = false;
   bool shares_memory_ ABSL_GUARDED_BY(mu_) = false;

@@ -65,7 +65,7 @@ void ConsumerConnection::SendDirectly(
   answer->set_call(chunk->call);
   answer->set_offset(begin);
   answer->set_last(true);
-  connection_->Send(message, data, bytes,
+  connection_->Send(message, {absl::string_view(data, bytes)},
                     [chunk, whole](const absl::Status& status) {});
 }
 
@@ -159,7 +159,7 @@ void ConsumerConnection::SendSegment(const SharedSlots::Slot& slot) {
   v1::ChannelMessage message;
   message.mutable_segment()->set_id(slot.segment);
   message.mutable_segment()->set_bytes(slot.memory->size());
-  connection_->Send(message, nullptr, 0, nullptr, slot.memory->fd());
+  connection_->Send(message, {}, nullptr, slot.memory->fd());
   // Only now: what names the segment must come after it. Two threads may send
   // it twice, which does no harm.
   absl::MutexLock lock(&mu_);

@@ -15,7 +15,9 @@
 #include "absl/synchronization/mutex.h"
 #include "channel/socket/addresses.h"
 #include "collectives/runtime/collective_manager.h"
+#include "server/channel_eager_client.h"
 #include "server/cluster_functions.h"
+#include "server/component_functions.h"
 #include "server/fuse_worker.h"
 #include "server/loopback.h"
 #include "server/server_threads.h"
@@ -47,6 +49,14 @@ class SharedWorkerCache : public tensorflow::WorkerCacheWrapper {
 
   const std::shared_ptr<WorkerCacheInterface>& shared() const { return cache_; }
 
+  absl::Status GetEagerClientCache(
+      std::unique_ptr<tensorflow::eager::EagerClientCache>* clients) override {
+    const absl::Status status =
+        WorkerCacheWrapper::GetEagerClientCache(clients);
+    if (status.ok()) *clients = WithChannels(std::move(*clients));
+    return status;
+  }
+
  private:
   const std::shared_ptr<WorkerCacheInterface> cache_;
 };
@@ -64,10 +74,12 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
     options.rendezvous_mgr_func = [](const tensorflow::WorkerEnv* env) {
       return new FuseRendezvousMgr(env);
     };
-    options.worker_func = [](tensorflow::WorkerEnv* env,
-                             const tensorflow::ConfigProto& config) {
-      return std::unique_ptr<tensorflow::GrpcWorker>(
-          new FuseWorker(env, config));
+    FuseWorker* worker = nullptr;
+    options.worker_func = [&worker](tensorflow::WorkerEnv* env,
+                                    const tensorflow::ConfigProto& config) {
+      auto made = std::make_unique<FuseWorker>(env, config);
+      worker = made.get();
+      return std::unique_ptr<tensorflow::GrpcWorker>(std::move(made));
     };
     collectives_ = std::make_shared<CollectiveTask>(task());
     options.collective_mgr_func = [this](const tensorflow::ConfigProto& config,
@@ -84,6 +96,8 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
     worker_env()->compute_pool =
         new tensorflow::thread::ThreadPool(new ServerThreads(
             worker_env()->env, worker_env()->compute_pool->NumThreads()));
+    worker->set_component_functions(
+        ComponentFunctions(this, worker_env()->compute_pool));
     AnswerOnCallingThread(grpc_worker_env());
     AddTaskServer(this);
     return status;

@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
-#include "channel/frames/frame_source.h"
+#include "channel/calls/call_handler.h"
+#include "server/component_functions.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 #include "transport/sender/parsed_requests.h"
 #include "transport/sender/pending_frame.h"
@@ -21,7 +23,7 @@
 
 namespace tf_fuse {
 
-class FuseWorker : public tensorflow::GrpcWorker, public FrameSource {
+class FuseWorker : public tensorflow::GrpcWorker, public CallHandler {
  public:
   FuseWorker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config);
   ~FuseWorker() override;
@@ -32,10 +34,15 @@ class FuseWorker : public tensorflow::GrpcWorker, public FrameSource {
                            ::grpc::ByteBuffer* response,
                            tensorflow::StatusCallback done) override;
 
-  // A fused request that came by a data channel.
-  void AnswerFrameRequest(tensorflow::CallOptions* options,
-                          const tensorflow::RecvTensorRequest* request,
-                          FrameDone done) override;
+  // Answers calls that came by a data channel.
+  void Handle(v1::CallMethod method, const std::string& request,
+              tensorflow::CallOptions* options, AnswerDone done) override;
+
+  // What runs the parts of functions that other tasks have here, for calls by
+  // data channels. Set before the server starts.
+  void set_component_functions(ComponentFunctions functions) {
+    component_functions_ = std::move(functions);
+  }
 
   // As TensorFlow's. A group that is not complete when this task's collectives
   // begin anew, and that this task was not in, is completed by those that take
@@ -56,6 +63,11 @@ class FuseWorker : public tensorflow::GrpcWorker, public FrameSource {
                     tensorflow::StatusCallback done) override;
 
  private:
+  // RecvTensor that came by a data channel.
+  void HandleFrame(std::shared_ptr<tensorflow::RecvTensorRequest> request,
+                   tensorflow::CallOptions* options, AnswerDone done);
+  void HandleRecvTensor(const tensorflow::RecvTensorRequest& request,
+                        AnswerDone done);
   // Answers a fused request: puts the frame where `respond` says, then calls
   // `done`.
   void AnswerFused(tensorflow::CallOptions* options,
@@ -78,7 +90,8 @@ class FuseWorker : public tensorflow::GrpcWorker, public FrameSource {
                      bool by_parts, const ParsedKeys& keys);
 
   RequestCache request_cache_;
-  const uint64_t frame_token_;
+  const uint64_t call_token_;
+  ComponentFunctions component_functions_;
 };
 
 }  // namespace tf_fuse

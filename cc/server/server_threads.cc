@@ -73,6 +73,13 @@ void AnswerOnCallingThread(tensorflow::GrpcWorkerEnv* env) {
   CallbackPool(env) = std::make_unique<tensorflow::thread::ThreadPool>(calling);
 }
 
+void ScheduleEagerCall(tensorflow::thread::ThreadPool* threads,
+                       std::function<void()> call) {
+  takes_eager_calls = true;
+  threads->Schedule(std::move(call));
+  takes_eager_calls = false;
+}
+
 tensorflow::Thread* ServerEnv::StartThread(
     const tensorflow::ThreadOptions& options, const std::string& name,
     absl::AnyInvocable<void()> function) {

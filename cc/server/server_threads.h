@@ -11,8 +11,7 @@
 // * the thread that read a request for a tensor answers it: what is to be done
 //   is short, and to wake another thread costs as much;
 // * threads that wait do not spin: a task of parameter servers waits most of
-// the
-//   time, and tasks share cores.
+//   the time, and tasks share cores.
 
 #ifndef TF_FUSE_CC_SERVER_SERVER_THREADS_H_
 #define TF_FUSE_CC_SERVER_SERVER_THREADS_H_
@@ -66,6 +65,11 @@ class ServerThreads : public tensorflow::thread::ThreadPoolInterface {
   std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
   tensorflow::UnboundedWorkQueue queue_;
 };
+
+// Schedules, on threads that are ServerThreads, what is to run on those for a
+// coordinator's calls.
+void ScheduleEagerCall(tensorflow::thread::ThreadPool* threads,
+                       std::function<void()> call);
 
 // Lets the threads that take other tasks' answers act on them. TensorFlow hands
 // each answer to another thread, which reads it and calls what waits for it:

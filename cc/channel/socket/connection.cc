@@ -30,6 +30,8 @@ constexpr uint32_t kMaxMessageBytes = 64 << 10;
 // One look at a socket reads so much at most: others wait meanwhile.
 constexpr int kReadsAtOnce = 16;
 constexpr size_t kDropBytes = 64 << 10;
+// Parts of a message that are written at once.
+constexpr size_t kPartsAtOnce = 16;
 // Messages that wait to be read by the other side. Far more than requests and
 // answers of any collective; one that asks and does not read has no end.
 constexpr uint64_t kMaxUnreadBytes = 64 << 20;
@@ -115,9 +117,11 @@ int64_t Connection::PeerUser() const {
   return found.uid;
 }
 
-void Connection::Send(const v1::ChannelMessage& message, const char* data,
-                      uint64_t bytes,
+void Connection::Send(const v1::ChannelMessage& message,
+                      std::vector<absl::string_view> pieces,
                       std::function<void(const absl::Status&)> sent, int fd) {
+  uint64_t bytes = 0;
+  for (const absl::string_view piece : pieces) bytes += piece.size();
   std::deque<Outgoing> finished;
   absl::Status status;
   {
@@ -129,9 +133,14 @@ void Connection::Send(const v1::ChannelMessage& message, const char* data,
           " bytes of messages wait, the limit is ", kMaxUnreadBytes));
     }
     if (status.ok()) {
-      out_.push_back(
-          {HeadOf(message, bytes), data, bytes, 0, fd, std::move(sent)});
-      out_head_bytes_ += out_.back().head.size();
+      Outgoing one;
+      one.head = HeadOf(message, bytes);
+      out_head_bytes_ += one.head.size();
+      one.pieces = std::move(pieces);
+      one.left = one.head.size() + bytes;
+      one.fd = fd;
+      one.sent = std::exchange(sent, nullptr);
+      out_.push_back(std::move(one));
       if (out_.size() == 1) status = Write(&finished);
     }
   }
@@ -143,20 +152,12 @@ void Connection::Send(const v1::ChannelMessage& message, const char* data,
 absl::Status Connection::Write(std::deque<Outgoing>* finished) {
   while (!out_.empty()) {
     Outgoing& one = out_.front();
-    const uint64_t head_left =
-        one.done < one.head.size() ? one.head.size() - one.done : 0;
-    const uint64_t data_done =
-        one.done < one.head.size() ? 0 : one.done - one.head.size();
-    iovec parts[2] = {
-        {const_cast<char*>(one.head.data()) + (one.head.size() - head_left),
-         head_left},
-        {const_cast<char*>(one.data) + data_done,
-         static_cast<size_t>(one.bytes - data_done)}};
+    iovec parts[kPartsAtOnce];
     msghdr message = {};
     message.msg_iov = parts;
-    message.msg_iovlen = 2;
+    message.msg_iovlen = one.Unwritten(parts);
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    if (one.fd >= 0 && one.done == 0) {
+    if (one.fd >= 0 && !one.has_begun) {
       message.msg_control = control;
       message.msg_controllen = sizeof(control);
       cmsghdr* header = CMSG_FIRSTHDR(&message);
@@ -177,8 +178,8 @@ absl::Status Connection::Write(std::deque<Outgoing>* finished) {
       }
       return absl::OkStatus();
     }
-    one.done += written;
-    if (one.done < one.head.size() + one.bytes) continue;
+    one.Wrote(written);
+    if (one.left > 0) continue;
     out_head_bytes_ -= one.head.size();
     finished->push_back(std::move(one));
     out_.pop_front();
@@ -188,6 +189,28 @@ absl::Status Connection::Write(std::deque<Outgoing>* finished) {
     EventLoop::For(fd_)->WatchWritable(fd_, false);
   }
   return absl::OkStatus();
+}
+
+size_t Connection::Outgoing::Unwritten(iovec* parts) const {
+  size_t count = 0;
+  for (size_t i = next; i <= pieces.size() && count < kPartsAtOnce; ++i) {
+    absl::string_view part = i == 0 ? absl::string_view(head) : pieces[i - 1];
+    if (i == next) part.remove_prefix(done);
+    parts[count++] = {const_cast<char*>(part.data()), part.size()};
+  }
+  return count;
+}
+
+void Connection::Outgoing::Wrote(uint64_t bytes) {
+  has_begun = true;
+  left -= bytes;
+  done += bytes;
+  while (next <= pieces.size()) {
+    const size_t size = next == 0 ? head.size() : pieces[next - 1].size();
+    if (done < size) return;
+    done -= size;
+    ++next;
+  }
 }
 
 void Connection::Finish(std::deque<Outgoing>* finished,

@@ -14,6 +14,7 @@
 #define TF_FUSE_CC_CHANNEL_SOCKET_CONNECTION_H_
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,9 +22,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "channel/socket/event_loop.h"
 #include "tf_fuse/v1/collectives.pb.h"
@@ -61,13 +64,13 @@ class Connection : public EventLoop::Handler,
   // Begins to read. `receiver` lives until OnClosed().
   absl::Status Start(std::shared_ptr<Receiver> receiver);
 
-  // Sends a message, then `bytes` bytes at `data`, which stay as they are until
+  // Sends a message, then the bytes of `pieces`, which stay as they are until
   // `sent` is called: with OK when they are written, or with the error that
   // closed the connection. `sent` may be called before this returns, and is
   // short. `fd`, if it is not -1, goes along; the caller keeps it open until
   // `sent`.
-  void Send(const v1::ChannelMessage& message, const char* data = nullptr,
-            uint64_t bytes = 0,
+  void Send(const v1::ChannelMessage& message,
+            std::vector<absl::string_view> pieces = {},
             std::function<void(const absl::Status&)> sent = nullptr,
             int fd = -1);
 
@@ -87,11 +90,17 @@ class Connection : public EventLoop::Handler,
 
  private:
   struct Outgoing {
+    // The parts that are to be written; returns how many, a few at most.
+    size_t Unwritten(iovec* parts) const;
+    void Wrote(uint64_t bytes);
+
     std::string head;
-    const char* data;
-    uint64_t bytes;
-    uint64_t done;  // Of head and data together.
-    int fd;
+    std::vector<absl::string_view> pieces;
+    uint64_t left = 0;  // Bytes of all that are not written.
+    size_t next = 0;    // The part that is being written: the head is part 0.
+    uint64_t done = 0;  // Bytes of that part.
+    bool has_begun = false;
+    int fd = -1;
     std::function<void(const absl::Status&)> sent;
   };
   struct Incoming {

@@ -18,6 +18,7 @@
 #include "transport/message/receive_keys.h"
 #include "transport/peers/ask_peer.h"
 #include "transport/peers/cluster.h"
+#include "transport/peers/peer_channels.h"
 #include "transport/watch/watch.h"
 #include "update/update_counters.h"
 
@@ -27,11 +28,12 @@ using tensorflow::Tensor;
 
 namespace {
 
-v1::PeerCard OwnCard(uint64_t frame_token) {
+v1::PeerCard OwnCard(uint64_t call_token) {
   v1::PeerCard card;
+  PeerChannels::Get()->Want();
   if (!AllowedPaths().shared_memory && !AllowedPaths().tcp) return card;
   card.set_version(kChannelVersion);
-  card.set_frame_token(frame_token);
+  card.set_call_token(call_token);
   FillInDataPaths(OwnHost(), &card);
   return card;
 }
@@ -46,7 +48,7 @@ std::string Counters() {
 
 }  // namespace
 
-std::string AnswerQuestion(v1::Question question, uint64_t frame_token) {
+std::string AnswerQuestion(v1::Question question, uint64_t call_token) {
   switch (question) {
     case v1::QUESTION_METRICS:
       return Counters();
@@ -62,7 +64,7 @@ std::string AnswerQuestion(v1::Question question, uint64_t frame_token) {
     case v1::QUESTION_TASKS:
       return absl::StrJoin(LocalTasks(), "\n");
     case v1::QUESTION_CARD:
-      return OwnCard(frame_token).SerializeAsString();
+      return OwnCard(call_token).SerializeAsString();
     default:
       return "";
   }

@@ -18,7 +18,7 @@
 namespace tf_fuse {
 
 // Of this process; see the enum. Empty for a question of a newer version.
-std::string AnswerQuestion(v1::Question question, uint64_t frame_token = 0);
+std::string AnswerQuestion(v1::Question question, uint64_t call_token = 0);
 
 // Of a task of the connected cluster. Waits `timeout_ms` at most. Errors:
 // FailedPrecondition if this process runs no server of ours in a cluster;

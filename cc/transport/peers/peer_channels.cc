@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "channel/peer_card.h"
+#include "transport/message/failed_slots.h"
 #include "transport/peers/ask_peer.h"
 
 namespace tf_fuse {
@@ -24,21 +25,33 @@ PeerChannels* PeerChannels::Get() {
 PeerChannels::Channels PeerChannels::Find(const std::string& task,
                                           uint64_t incarnation) {
   Channels channels;
-  std::shared_ptr<ChunkClient> frames;
+  std::shared_ptr<ChunkClient> calls;
   {
     absl::MutexLock lock(&mu_);
     const auto found = peers_.find({task, incarnation});
     if (found == peers_.end()) return channels;
     channels.is_known = true;
-    frames = found->second.frames;
-    channels.frame_token = found->second.card.frame_token();
+    calls = found->second.calls;
+    channels.calls.server = found->second.card.call_token();
     channels.parcels = found->second.parcels;
   }
-  if (frames != nullptr) channels.frames = frames->Frames();
+  channels.calls.task = task;
+  if (calls != nullptr) channels.calls.client = calls->Calls();
   if (channels.parcels != nullptr) {
     channels.parcel_channel = channels.parcels->Channel();
   }
   return channels;
+}
+
+PeerCalls PeerChannels::CallsTo(const std::string& task) {
+  uint64_t incarnation;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = latest_.find(task);
+    if (found == latest_.end()) return {};
+    incarnation = found->second;
+  }
+  return Find(task, incarnation).calls;
 }
 
 void PeerChannels::Open(
@@ -48,7 +61,10 @@ void PeerChannels::Open(
   const Key key(task, incarnation);
   {
     absl::MutexLock lock(&mu_);
-    if (peers_.size() >= kMaxPeers) peers_.clear();
+    if (peers_.size() >= kMaxPeers) {
+      peers_.clear();
+      latest_.clear();
+    }
     if (!peers_.emplace(key, Peer()).second) return;
   }
   if (!AllowedPaths().shared_memory && !AllowedPaths().tcp) return;
@@ -70,7 +86,7 @@ void PeerChannels::OpenForLargeFrames(const std::string& task,
     if (found == peers_.end()) return;
     Peer& peer = found->second;
     peer.has_sent_large = true;
-    if (peer.parcels != nullptr || !peer.card.version()) return;
+    if (peer.parcels != nullptr || peer.card.version() == 0) return;
     client = peer.parcels = ChunkClient::To(peer.card);
   }
   if (client != nullptr) client->Channel();
@@ -85,22 +101,23 @@ void PeerChannels::OnCard(const Key& key, const absl::Status& status,
   // An older version has none.
   const bool has_card = bytes.ok() && card.ParseFromString(*bytes) &&
                         card.version() == kChannelVersion;
-  std::shared_ptr<ChunkClient> frames;
+  std::shared_ptr<ChunkClient> calls;
   bool has_sent_large;
   {
     absl::MutexLock lock(&mu_);
     // One that could not be asked is asked again, when it sends again.
-    if (!status.ok()) peers_.erase(key);
+    if (!status.ok() && !IsAnswerOfPlainPeer(status)) peers_.erase(key);
     const auto found = peers_.find(key);
     if (found == peers_.end() || !has_card) return;
     Peer& peer = found->second;
     peer.card = card;
-    if (card.frame_token() != 0 && ChunkClient::CanReach(card)) {
-      frames = peer.frames = std::make_shared<ChunkClient>(card);
+    if (card.call_token() != 0 && ChunkClient::CanReach(card)) {
+      calls = peer.calls = std::make_shared<ChunkClient>(card);
+      latest_[key.first] = key.second;
     }
     has_sent_large = peer.has_sent_large;
   }
-  if (frames != nullptr) frames->Channel();
+  if (calls != nullptr) calls->Channel();
   if (has_sent_large) OpenForLargeFrames(key.first, key.second);
 }
 

@@ -1,13 +1,13 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The data channels to the tasks that send to this process: one by which frames
-// are asked for, and one by which large frames come, so that these do not
-// delay the others.
+// The data channels to the tasks that send to this process: one for calls, and
+// one by which large frames come, so that these do not delay the calls.
 
 #ifndef TF_FUSE_CC_TRANSPORT_PEERS_PEER_CHANNELS_H_
 #define TF_FUSE_CC_TRANSPORT_PEERS_PEER_CHANNELS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,10 +17,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "channel/chunk_client.h"
-#include "channel/frames/frame_client.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "transport/peers/peer_call.h"
 
 namespace tf_fuse {
 
@@ -28,19 +28,24 @@ class PeerChannels {
  public:
   struct Channels {
     bool is_known = false;  // Whether Open() was called.
-    // Null: there is none now. `frame_token` tells the server which task is
-    // meant.
-    std::shared_ptr<FrameClient> frames;
-    uint64_t frame_token = 0;
+    PeerCalls calls;
     // That of large frames; 0: there is none now.
     std::shared_ptr<ChunkClient> parcels;
     uint64_t parcel_channel = 0;
   };
 
+  // Whether some function of the job receives fused: until then nothing but a
+  // frame opens a channel.
+  bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
+  void Want() { wanted_.store(true, std::memory_order_relaxed); }
+
   // Those to a task. One that restarts has a new incarnation.
   Channels Find(const std::string& task, uint64_t incarnation);
 
-  // The task has sent a frame: opens the channel of frames in the background.
+  // What makes calls to the task of that name which was opened last.
+  PeerCalls CallsTo(const std::string& task);
+
+  // The task has sent something: opens the channel of calls in the background.
   // `workers` lead to the task; `device` takes its answer.
   void Open(const std::string& task, uint64_t incarnation,
             std::shared_ptr<tensorflow::WorkerCacheInterface> workers,
@@ -55,7 +60,7 @@ class PeerChannels {
   using Key = std::pair<std::string, uint64_t>;
   struct Peer {
     // Null: there is none, or not yet.
-    std::shared_ptr<ChunkClient> frames;
+    std::shared_ptr<ChunkClient> calls;
     std::shared_ptr<ChunkClient> parcels;
     v1::PeerCard card;
     bool has_sent_large = false;
@@ -64,8 +69,11 @@ class PeerChannels {
   void OnCard(const Key& key, const absl::Status& status,
               const tensorflow::Tensor& frame);
 
+  std::atomic<bool> wanted_{false};
   absl::Mutex mu_;
   std::map<Key, Peer> peers_ ABSL_GUARDED_BY(mu_);
+  // By task: its incarnation which was opened last.
+  std::map<std::string, uint64_t> latest_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tf_fuse

@@ -11,6 +11,7 @@
 #include "transport/message/failed_slots.h"
 #include "transport/peers/ask_peer.h"
 #include "transport/peers/cluster.h"
+#include "transport/peers/peer_channels.h"
 
 namespace tf_fuse {
 
@@ -55,6 +56,7 @@ void StartProbe(const std::string& task,
 
 std::map<std::string, PeerState> ProbePeers(
     const std::set<std::string>& tasks) {
+  PeerChannels::Get()->Want();
   std::map<std::string, PeerState> peers;
   std::set<std::string> remote;
   const std::set<std::string> local = LocalTasks();

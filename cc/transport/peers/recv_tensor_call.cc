@@ -5,13 +5,13 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/executors.h"
-#include "channel/frames/frame_server.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "tensorflow/core/distributed_runtime/request_id.h"
-#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/status.h"
 
 namespace tf_fuse {
@@ -20,17 +20,20 @@ using tensorflow::Tensor;
 
 namespace {
 
-// With the text by which TensorFlow's gRPC client says where an error comes
-// from: its ClusterCoordinator looks there for "/job:ps", and starts a closure
-// anew or ends by that.
-absl::Status AsOfTask(const absl::Status& status, const std::string& task) {
-  return tensorflow::errors::CreateWithUpdatedMessage(
-      status,
-      absl::StrCat(status.message(),
-                   "\nAdditional GRPC error information from remote target ",
-                   task, " while calling /tensorflow.WorkerService/RecvTensor",
-                   ":\n:by a data channel"));
-}
+// The bytes of a RecvTensorResponse.
+class BytesSource : public tensorflow::TensorResponse::Source {
+ public:
+  explicit BytesSource(absl::string_view bytes) : bytes_(bytes) {}
+
+  google::protobuf::io::ZeroCopyInputStream* contents() override {
+    stream_.emplace(bytes_.data(), static_cast<int>(bytes_.size()));
+    return &*stream_;
+  }
+
+ private:
+  const absl::string_view bytes_;
+  std::optional<google::protobuf::io::ArrayInputStream> stream_;
+};
 
 }  // namespace
 
@@ -79,27 +82,28 @@ void RecvCall::Start(std::function<void()> recv_done) {
 }
 
 bool RecvCall::StartByChannel(const std::function<void()>& finish_one) {
-  if (frames_ == nullptr) return false;
-  const std::shared_ptr<FrameClient> frames = std::move(frames_);
-  std::string request = request_.SerializeAsString();
-  if (request.size() > kMaxFrameRequestBytes) return false;
+  if (peer_.client == nullptr) return false;
+  const PeerCalls peer = std::move(peer_);
   by_channel_ = true;  // Before the answer.
-  const uint64_t call = frames->Ask(
-      frame_token_, std::move(request), max_bytes_,
-      [this, finish_one](const absl::Status& status, const Tensor& frame) {
-        frame_ = frame;
-        if (!status.ok()) Fail(AsOfTask(status, task_));
+  const bool sent = StartPeerCall(
+      peer, method_, request_.SerializeAsString(), max_bytes_, &options_,
+      [this, finish_one](const absl::Status& status, const Tensor& answer) {
+        const absl::Status taken = status.ok() ? TakeAnswer(answer) : status;
+        if (!taken.ok()) Fail(taken);
         finish_one();
       });
-  if (call == 0) {
-    by_channel_ = false;
-    return false;
+  if (!sent) by_channel_ = false;
+  return sent;
+}
+
+absl::Status RecvCall::TakeAnswer(const Tensor& answer) {
+  if (method_ == v1::CALL_METHOD_FRAME) {
+    frame_ = answer;
+    return absl::OkStatus();
   }
-  // (Elsewhere: an abort holds locks that what follows the receive takes.)
-  options_.SetCancelCallback([frames, call] {
-    ScheduleElsewhere([frames, call] { frames->Cancel(call); });
-  });
-  return true;
+  BytesSource source({static_cast<const char*>(answer.data()),
+                      static_cast<size_t>(answer.TotalBytes())});
+  return response_.ParseFrom(&source);
 }
 
 void RecvCall::Fail(const absl::Status& status) {
@@ -107,10 +111,10 @@ void RecvCall::Fail(const absl::Status& status) {
   status_.Update(status);
 }
 
-void RecvCall::UseChannel(std::shared_ptr<FrameClient> frames,
-                          uint64_t frame_token, uint64_t max_bytes) {
-  frames_ = std::move(frames);
-  frame_token_ = frame_token;
+void RecvCall::UseChannel(PeerCalls peer, v1::CallMethod method,
+                          uint64_t max_bytes) {
+  peer_ = std::move(peer);
+  method_ = method;
   max_bytes_ = max_bytes;
 }
 

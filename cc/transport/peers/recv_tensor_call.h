@@ -9,11 +9,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "channel/frames/frame_client.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
@@ -21,6 +21,7 @@
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_interface.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
+#include "transport/peers/peer_call.h"
 
 namespace tf_fuse {
 
@@ -44,11 +45,10 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
   // The RPC fails with DeadlineExceeded after `ms` milliseconds; 0 is never.
   void SetTimeout(int64_t ms) { options_.SetTimeout(ms); }
 
-  // Has it go by a data channel, to the server of that token, unless that is
-  // closed or the request is long. The answer is a uint8 vector of at most
-  // `max_bytes`, in the memory of the host.
-  void UseChannel(std::shared_ptr<FrameClient> frames, uint64_t frame_token,
-                  uint64_t max_bytes);
+  // Has it go by a data channel, if that can be. `method` is that of a frame,
+  // which is then in the memory of the host, or of a tensor. An answer of more
+  // than `max_bytes` is an error.
+  void UseChannel(PeerCalls peer, v1::CallMethod method, uint64_t max_bytes);
 
   void Start(std::function<void()> recv_done) override;
   void StartAbort(const absl::Status& status) override;
@@ -63,7 +63,7 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
   }
 
   const tensorflow::Tensor& tensor() const {
-    return by_channel_ ? frame_ : response_.tensor();
+    return frame_.has_value() ? *frame_ : response_.tensor();
   }
   bool is_dead() const { return response_.metadata().is_dead(); }
   // Whether it went by the data channel.
@@ -72,6 +72,7 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
  private:
   // False if nothing was sent: then `finish_one` is not called.
   bool StartByChannel(const std::function<void()>& finish_one);
+  absl::Status TakeAnswer(const tensorflow::Tensor& answer);
   void Fail(const absl::Status& status);
 
   const std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache_;
@@ -82,11 +83,11 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
   tensorflow::CallOptions options_;
   tensorflow::RecvTensorRequest request_;
   tensorflow::TensorResponse response_;
-  std::shared_ptr<FrameClient> frames_;
-  uint64_t frame_token_ = 0;
+  PeerCalls peer_;
+  v1::CallMethod method_ = v1::CALL_METHOD_NONE;
   uint64_t max_bytes_ = 0;
   bool by_channel_ = false;
-  tensorflow::Tensor frame_;  // By the channel.
+  std::optional<tensorflow::Tensor> frame_;  // By the channel.
 
   mutable absl::Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);

@@ -28,6 +28,9 @@ using tensorflow::Tensor;
 
 namespace {
 
+// What a protocol buffer can have.
+constexpr uint64_t kMaxTensorAnswerBytes = (uint64_t{1} << 31) - 1;
+
 // Says in a serialized request that its answer may come by a channel. (Of a
 // message, parts may be serialized one after the other.)
 void OfferChannel(uint64_t number, std::string* request) {
@@ -101,11 +104,8 @@ void StepRendezvous::StartCall(const CallTarget& target, const Args& args,
   if (channels.parcel_channel != 0) {
     OfferChannel(channels.parcel_channel, options.mutable_value());
   }
-  if (channels.frames != nullptr) {
-    call->UseChannel(channels.frames, channels.frame_token,
-                     MaxAnswerBytes(target.tensors));
-    channels.frames = nullptr;
-  }
+  call->UseChannel(std::move(channels.calls), v1::CALL_METHOD_FRAME,
+                   MaxAnswerBytes(target.tensors));
   call->request()->set_rendezvous_key(target.rendezvous_key);
   *call->request()->mutable_transport_options() = std::move(options);
 
@@ -208,6 +208,16 @@ void StepRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
     return;
   }
   call->request()->set_rendezvous_key(std::string(parsed.FullKey()));
+  const bool on_host = device->device_type() == tensorflow::DEVICE_CPU &&
+                       parsed.src.type == tensorflow::DEVICE_CPU;
+  PeerChannels::Channels channels;
+  if (on_host) {
+    channels = PeerChannels::Get()->Find(task, parsed.src_incarnation);
+    call->UseChannel(std::move(channels.calls), v1::CALL_METHOD_RECV_TENSOR,
+                     kMaxTensorAnswerBytes);
+  }
+  const bool open =
+      on_host && !channels.is_known && PeerChannels::Get()->wanted();
   if (!Register(call.get(), args)) {
     done(call->status(), Args(), args, Tensor(), false);
     return;
@@ -216,10 +226,16 @@ void StepRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
   VLOG(2) << "tf_fuse: step " << step_id_ << " receives " << parsed.FullKey();
   Ref();
   RecvCall* raw_call = call.release();
-  raw_call->Start([this, raw_call, args, done = std::move(done)] {
+  raw_call->Start([this, raw_call, args, open, task,
+                   incarnation = parsed.src_incarnation,
+                   done = std::move(done)] {
     std::unique_ptr<RecvCall> call(raw_call);
     DeregisterCall(call.get(), args);
     call->ReleaseWorker();
+    if (open && call->status().ok()) {
+      PeerChannels::Get()->Open(task, incarnation, call->worker_cache(),
+                                HostDevice(env_));
+    }
     done(call->status(), Args(), args, call->tensor(), call->is_dead());
     call.reset();
     Unref();

@@ -1,7 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "channel/frames/frame_client.h"
+#include "channel/calls/call_client.h"
 
 #include <utility>
 
@@ -14,7 +14,7 @@ using tensorflow::Tensor;
 
 namespace {
 
-absl::Status StatusOf(const v1::FrameAnswer& answer) {
+absl::Status StatusOf(const v1::CallAnswer& answer) {
   absl::Status status(CodeOfPeer(answer.code()), answer.text());
   for (const auto& [url, payload] : answer.payloads()) {
     status.SetPayload(url, absl::Cord(payload));
@@ -24,29 +24,29 @@ absl::Status StatusOf(const v1::FrameAnswer& answer) {
 
 }  // namespace
 
-uint64_t FrameClient::Ask(uint64_t frame_token, std::string request,
-                          uint64_t max_bytes, FrameDone done) {
+uint64_t CallClient::Start(uint64_t server, v1::CallMethod method,
+                           std::string request, uint64_t max_bytes,
+                           CallDone done) {
   auto under_way = std::make_unique<Call>();
   under_way->max_bytes = max_bytes;
   under_way->done = std::move(done);
-  uint64_t call;
-  {
-    absl::MutexLock lock(&mu_);
-    if (closed_) return 0;
-    call = ++calls_;
-    under_way_[call] = std::move(under_way);
-  }
-  v1::ChannelMessage message;
-  message.mutable_frame_request()->set_call(call);
-  message.mutable_frame_request()->set_frame_token(frame_token);
   const auto bytes = std::make_shared<const std::string>(std::move(request));
+  // With the lock, so that a cancellation is sent after the request.
+  absl::MutexLock lock(&mu_);
+  if (closed_) return 0;
+  const uint64_t call = ++calls_;
+  under_way_[call] = std::move(under_way);
+  v1::ChannelMessage message;
+  v1::CallRequest* const sent = message.mutable_call_request();
+  sent->set_call(call);
+  sent->set_server(server);
+  sent->set_method(method);
   // (An error closes the channel, which ends the call.)
-  connection_->Send(message, bytes->data(), bytes->size(),
-                    [bytes](const absl::Status&) {});
+  connection_->Send(message, {*bytes}, [bytes](const absl::Status&) {});
   return call;
 }
 
-std::unique_ptr<FrameClient::Call> FrameClient::Take(uint64_t call) {
+std::unique_ptr<CallClient::Call> CallClient::Take(uint64_t call) {
   absl::MutexLock lock(&mu_);
   auto found = under_way_.find(call);
   if (found == under_way_.end()) return nullptr;
@@ -55,57 +55,55 @@ std::unique_ptr<FrameClient::Call> FrameClient::Take(uint64_t call) {
   return taken;
 }
 
-void FrameClient::Cancel(uint64_t call) {
+void CallClient::Cancel(uint64_t call) {
   const std::unique_ptr<Call> cancelled = Take(call);
   if (cancelled == nullptr) return;
   // (Without the lock: the channel's thread takes both.)
-  if (cancelled->frame.TotalBytes() > 0) {
-    connection_->Divert(static_cast<const char*>(cancelled->frame.data()),
-                        cancelled->frame.TotalBytes());
+  if (cancelled->answer.TotalBytes() > 0) {
+    connection_->Divert(static_cast<const char*>(cancelled->answer.data()),
+                        cancelled->answer.TotalBytes());
   }
   v1::ChannelMessage message;
   message.mutable_cancel()->set_call(call);
-  message.mutable_cancel()->set_is_frame(true);
+  message.mutable_cancel()->set_is_call(true);
   connection_->Send(message);
-  cancelled->done(absl::CancelledError("the receive was cancelled"), Tensor());
+  cancelled->done(absl::CancelledError("the call was cancelled"), Tensor());
 }
 
-absl::StatusOr<char*> FrameClient::DestinationOf(const v1::FrameAnswer& answer,
-                                                 uint64_t bytes) {
+absl::StatusOr<char*> CallClient::DestinationOf(const v1::CallAnswer& answer,
+                                                uint64_t bytes) {
   absl::MutexLock lock(&mu_);
   auto found = under_way_.find(answer.call());
   if (found == under_way_.end()) return nullptr;  // Cancelled meanwhile.
   Call& call = *found->second;
   if (bytes > call.max_bytes) {
     call.status = absl::DataLossError(
-        absl::StrCat("bad answer: a frame of ", bytes,
+        absl::StrCat("data channel: an answer of ", bytes,
                      " bytes, expected at most ", call.max_bytes));
     return nullptr;
   }
-  call.frame = Tensor(tensorflow::DT_UINT8,
-                      tensorflow::TensorShape({static_cast<int64_t>(bytes)}));
-  if (!call.frame.IsInitialized()) {
-    call.frame = Tensor();
+  call.answer = Tensor(tensorflow::DT_UINT8,
+                       tensorflow::TensorShape({static_cast<int64_t>(bytes)}));
+  if (!call.answer.IsInitialized()) {
+    call.answer = Tensor();
     call.status = absl::ResourceExhaustedError(
-        absl::StrCat("out of memory for a frame of ", bytes, " bytes"));
+        absl::StrCat("out of memory for an answer of ", bytes, " bytes"));
     return nullptr;
   }
-  return static_cast<char*>(call.frame.data());
+  return static_cast<char*>(call.answer.data());
 }
 
-void FrameClient::OnAnswer(const v1::FrameAnswer& answer, uint64_t bytes) {
+void CallClient::OnAnswer(const v1::CallAnswer& answer, uint64_t bytes) {
   const std::unique_ptr<Call> call = Take(answer.call());
   if (call == nullptr) return;
   absl::Status status = call->status;
   if (answer.code() != 0) {
     status = StatusOf(answer);
-  } else if (bytes == 0) {
-    status = absl::DataLossError("bad answer: a frame of no bytes");
   }
-  call->done(status, status.ok() ? call->frame : Tensor());
+  call->done(status, status.ok() ? call->answer : Tensor());
 }
 
-void FrameClient::OnClosed(const absl::Status& status) {
+void CallClient::OnClosed(const absl::Status& status) {
   std::map<uint64_t, std::unique_ptr<Call>> calls;
   {
     absl::MutexLock lock(&mu_);

@@ -1,0 +1,94 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/peers/peer_call.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/executors.h"
+#include "channel/calls/call_server.h"
+#include "tensorflow/core/platform/errors.h"
+
+namespace tf_fuse {
+
+namespace {
+
+const char* GrpcMethod(v1::CallMethod method) {
+  return method == v1::CALL_METHOD_RUN_COMPONENT_FUNCTION
+             ? "/tensorflow.eager.EagerService/RunComponentFunction"
+             : "/tensorflow.WorkerService/RecvTensor";
+}
+
+// TensorFlow's ClusterCoordinator looks for gRPC's text and "/job:ps" in an
+// error to see whether a server has failed, and not a worker.
+absl::Status AsOfTask(const absl::Status& status, const std::string& task,
+                      v1::CallMethod method) {
+  return tensorflow::errors::CreateWithUpdatedMessage(
+      status,
+      absl::StrCat(status.message(),
+                   "\nAdditional GRPC error information from remote target ",
+                   task, " while calling ", GrpcMethod(method),
+                   ":\n:it was called by a data channel"));
+}
+
+// The number of a call, which may be cancelled before it has one.
+class CallNumber {
+ public:
+  void Set(uint64_t call, CallClient* client) {
+    bool cancelled;
+    {
+      absl::MutexLock lock(&mu_);
+      call_ = call;
+      cancelled = cancelled_;
+    }
+    if (cancelled) client->Cancel(call);
+  }
+  void Cancel(CallClient* client) {
+    uint64_t call;
+    {
+      absl::MutexLock lock(&mu_);
+      cancelled_ = true;
+      call = call_;
+    }
+    if (call != 0) client->Cancel(call);
+  }
+
+ private:
+  absl::Mutex mu_;
+  uint64_t call_ ABSL_GUARDED_BY(mu_) = 0;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+bool StartPeerCall(const PeerCalls& peer, v1::CallMethod method,
+                   std::string request, uint64_t max_bytes,
+                   tensorflow::CallOptions* options, CallDone done) {
+  if (peer.client == nullptr || request.size() > kMaxCallRequestBytes) {
+    return false;
+  }
+  // `options` may be gone as soon as the call was started.
+  const auto number = std::make_shared<CallNumber>();
+  // (Elsewhere: who cancels may hold locks that what follows takes.)
+  options->SetCancelCallback([client = peer.client, number] {
+    ScheduleElsewhere([client, number] { number->Cancel(client.get()); });
+  });
+  const uint64_t call = peer.client->Start(
+      peer.server, method, std::move(request), max_bytes,
+      [task = peer.task, method, options, done = std::move(done)](
+          const absl::Status& status, const tensorflow::Tensor& answer) {
+        options->ClearCancelCallback();
+        done(status.ok() ? status : AsOfTask(status, task, method), answer);
+      });
+  if (call == 0) {
+    options->ClearCancelCallback();
+    return false;
+  }
+  number->Set(call, peer.client.get());
+  return true;
+}
+
+}  // namespace tf_fuse
