@@ -15,6 +15,7 @@
 #include "tensorflow/core/platform/refcount.h"
 #include "tensorflow/core/protobuf/eager_service.pb.h"
 #include "transport/peers/peer_channels.h"
+#include "transport/watch/stall_report.h"
 
 namespace tf_fuse {
 
@@ -139,7 +140,8 @@ class ChannelEagerClientCache : public tensorflow::eager::EagerClientCache {
     absl::MutexLock lock(&mu_);
     RefCountPtr<ChannelEagerClient>& kept = clients_[{target, found.get()}];
     if (kept == nullptr) {
-      kept.reset(new ChannelEagerClient(std::move(found), target));
+      kept.reset(
+          new ChannelEagerClient(std::move(found), TaskOfDevice(target)));
     }
     kept->Ref();
     client->reset(kept.get());
