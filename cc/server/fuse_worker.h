@@ -63,6 +63,7 @@ class FuseWorker : public tensorflow::GrpcWorker, public CallHandler {
                     tensorflow::StatusCallback done) override;
 
  private:
+  static bool IsFused(const tensorflow::RecvTensorRequest& request);
   // RecvTensor that came by a data channel.
   void HandleFrame(std::shared_ptr<tensorflow::RecvTensorRequest> request,
                    tensorflow::CallOptions* options, AnswerDone done);

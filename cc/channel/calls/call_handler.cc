@@ -7,7 +7,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "channel/peer_card.h"
 
 namespace tf_fuse {
 
@@ -25,12 +24,9 @@ Handlers* AllHandlers() {
 
 }  // namespace
 
-uint64_t CallHandler::Register(CallHandler* handler) {
-  const uint64_t token = RandomNumber();
-  if (token == 0) return 0;
+void CallHandler::Register(uint64_t token, CallHandler* handler) {
   absl::MutexLock lock(&AllHandlers()->mu);
   AllHandlers()->by_token[token] = handler;
-  return token;
 }
 
 void CallHandler::Unregister(uint64_t token) {

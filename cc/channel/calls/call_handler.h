@@ -38,9 +38,8 @@ class CallHandler {
   virtual void Handle(v1::CallMethod method, const std::string& request,
                       tensorflow::CallOptions* options, AnswerDone done) = 0;
 
-  // Returns the token by which `handler` is found until it is unregistered; 0
-  // where the system has no random numbers.
-  static uint64_t Register(CallHandler* handler);
+  // Makes `handler` known by a token that others cannot guess, not 0.
+  static void Register(uint64_t token, CallHandler* handler);
   static void Unregister(uint64_t token);
   // Null for others. Whoever has a server's token may use it: a server that has
   // given it away lives as long as the process.

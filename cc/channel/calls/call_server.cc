@@ -68,8 +68,11 @@ absl::Status CallServer::OnRequest(const v1::CallRequest& request,
     Answer(call, status, {});
     return absl::OkStatus();
   }
-  auto done = [self = shared_from_this(), call, options](
+  // What waits for a step may wait longer than the channel is open.
+  auto done = [weak = weak_from_this(), call, options](
                   const absl::Status& status, AnswerBytes bytes) {
+    const std::shared_ptr<CallServer> self = weak.lock();
+    if (self == nullptr) return;
     {
       absl::MutexLock lock(&self->mu_);
       self->calls_.erase(call);

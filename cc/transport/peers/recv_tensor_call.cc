@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/executors.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "tensorflow/core/distributed_runtime/request_id.h"
 #include "tensorflow/core/platform/status.h"
@@ -19,6 +20,8 @@ namespace tf_fuse {
 using tensorflow::Tensor;
 
 namespace {
+
+constexpr size_t kMaxCopiedAtOnce = 1 << 20;
 
 // The bytes of a RecvTensorResponse.
 class BytesSource : public tensorflow::TensorResponse::Source {
@@ -88,22 +91,33 @@ bool RecvCall::StartByChannel(const std::function<void()>& finish_one) {
   const bool sent = StartPeerCall(
       peer, method_, request_.SerializeAsString(), max_bytes_, &options_,
       [this, finish_one](const absl::Status& status, const Tensor& answer) {
-        const absl::Status taken = status.ok() ? TakeAnswer(answer) : status;
-        if (!taken.ok()) Fail(taken);
-        finish_one();
+        if (!status.ok()) Fail(status);
+        auto take = [this, finish_one, answer] {
+          TakeAnswer(answer);
+          finish_one();
+        };
+        // (A copy of much would hold up the channel's thread.)
+        if (method_ == v1::CALL_METHOD_RECV_TENSOR &&
+            answer.TotalBytes() > kMaxCopiedAtOnce) {
+          ScheduleElsewhere(std::move(take));
+        } else {
+          take();
+        }
       });
   if (!sent) by_channel_ = false;
   return sent;
 }
 
-absl::Status RecvCall::TakeAnswer(const Tensor& answer) {
+void RecvCall::TakeAnswer(const Tensor& answer) {
+  if (!status().ok()) return;
   if (method_ == v1::CALL_METHOD_FRAME) {
     frame_ = answer;
-    return absl::OkStatus();
+    return;
   }
   BytesSource source({static_cast<const char*>(answer.data()),
                       static_cast<size_t>(answer.TotalBytes())});
-  return response_.ParseFrom(&source);
+  const absl::Status parsed = response_.ParseFrom(&source);
+  if (!parsed.ok()) Fail(parsed);
 }
 
 void RecvCall::Fail(const absl::Status& status) {

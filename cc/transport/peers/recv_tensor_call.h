@@ -72,7 +72,7 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
  private:
   // False if nothing was sent: then `finish_one` is not called.
   bool StartByChannel(const std::function<void()>& finish_one);
-  absl::Status TakeAnswer(const tensorflow::Tensor& answer);
+  void TakeAnswer(const tensorflow::Tensor& answer);
   void Fail(const absl::Status& status);
 
   const std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache_;
