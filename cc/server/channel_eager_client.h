@@ -1,7 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls other tasks' parts of functions by data channels, and has few calls say
+// Calls other tasks' parts of functions by data channels, and sends together
 // that steps have ended.
 
 #ifndef TF_FUSE_CC_SERVER_CHANNEL_EAGER_CLIENT_H_

@@ -18,7 +18,7 @@ namespace tf_fuse {
 // instantiation, where the friend functions are defined.
 template <auto kService, auto kImplementation>
 struct EagerServiceMembers {
-  friend tsl::AsyncServiceInterface* ServiceOf(tensorflow::GrpcServer& server) {
+  friend auto& ServiceOf(tensorflow::GrpcServer& server) {
     return server.*kService;
   }
   friend tensorflow::eager::EagerServiceImpl* ImplementationOf(
@@ -26,7 +26,7 @@ struct EagerServiceMembers {
     return &(service.*kImplementation);
   }
 };
-tsl::AsyncServiceInterface* ServiceOf(tensorflow::GrpcServer& server);
+auto& ServiceOf(tensorflow::GrpcServer& server);
 tensorflow::eager::EagerServiceImpl* ImplementationOf(
     tensorflow::eager::GrpcEagerServiceImpl& service);
 template struct EagerServiceMembers<

@@ -31,7 +31,7 @@ class ComponentFunctions {
                      tensorflow::thread::ThreadPool* threads);
 
   // As gRPC's RunComponentFunction, on a thread for a coordinator's calls.
-  // Errors: InvalidArgument for bytes that are no request; Unavailable where
+  // Errors: InvalidArgument for bytes that are not a request; Unavailable where
   // there is no server.
   void Run(const std::string& request, tensorflow::CallOptions* options,
            AnswerDone done) const;

@@ -45,7 +45,7 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
   // The RPC fails with DeadlineExceeded after `ms` milliseconds; 0 is never.
   void SetTimeout(int64_t ms) { options_.SetTimeout(ms); }
 
-  // Has it go by a data channel, if that can be. `method` is that of a frame,
+  // Lets it go by a data channel, if that can be. `method` is that of a frame,
   // which is then in the memory of the host, or of a tensor. An answer of more
   // than `max_bytes` is an error.
   void UseChannel(PeerCalls peer, v1::CallMethod method, uint64_t max_bytes);

@@ -16,6 +16,8 @@ from tests.fault.call_counter import CallCounter
 pytestmark = pytest.mark.cluster
 
 _STEPS = 10
+# To the processes that each task receives from: job, task, number.
+_CHANNELS = (("worker", 0, 2), ("ps", 0, 1), ("ps", 1, 1))
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "GRPC_FAIL_FAST": "use_caller",
@@ -24,10 +26,11 @@ _ENVIRONMENT = {
 }
 
 
-def _calls(tables):
-    """Returns the calls of `_STEPS` steps, by task and method."""
+def _calls(tables, paths):
+    """Returns the gRPC calls of `_STEPS` steps, by task and method."""
     counters, spec = {}, {}
-    with standalone.cluster_package().LocalCluster(1, 2, "grpc+fuse") as cluster:
+    environment = {"TF_FUSE_COLLECTIVE_PATHS": paths}
+    with standalone.cluster_package().LocalCluster(1, 2, "grpc+fuse", env=environment) as cluster:
         for job in ("worker", "ps"):
             spec[job] = []
             for index, address in enumerate(cluster.cluster_spec[job]):
@@ -36,9 +39,12 @@ def _calls(tables):
                 spec[job].append(f"127.0.0.1:{counter.port}")
         # A process of its own: while it connects, TensorFlow lets no other thread run.
         coordinator = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(spec), str(tables)],
-            env=os.environ | _ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, __file__, json.dumps(spec), str(tables), paths],
+            env=os.environ | _ENVIRONMENT | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             assert coordinator.stdout.readline() == "warm\n"
             for one in counters.values():
@@ -62,17 +68,37 @@ def test_calls_do_not_grow_with_the_number_of_tables(tables):
     time after the step.
     """
     server = {"RunComponentFunction": _STEPS, "RecvTensor": _STEPS, "Enqueue": _STEPS}
-    assert _calls(tables) == {
+    assert _calls(tables, "grpc") == {
         "worker:0": {"Enqueue": _STEPS, "RecvTensor": 4 * _STEPS},
         "ps:0": server,
         "ps:1": server,
     }
 
 
-def _main(spec, count):
+def test_data_channels_leave_grpc_what_begins_and_what_ends_a_step():
+    """A message to a server says of several steps that they have ended."""
+    calls = _calls(6, "shm,grpc")
+    assert calls["worker:0"] == {"Enqueue": _STEPS}
+    for server in ("ps:0", "ps:1"):
+        assert set(calls[server]) <= {"Enqueue"}
+        assert calls[server].get("Enqueue", 0) <= _STEPS
+
+
+def _open_channels(tf_fuse, run):
+    """Runs steps until each task has its channels; they are opened in the background."""
+    expected = {f"/job:{job}/replica:0/task:{i}": n for job, i, n in _CHANNELS}
+    for _ in range(500):
+        run(1)
+        tasks = tf_fuse.cluster_metrics()
+        if {k: v["data_channels"] for k, v in tasks.items() if k in expected} == expected:
+            return
+    raise AssertionError(f"no data channels after 500 steps: {tasks}")
+
+
+def _main(spec, count, paths):
     import tensorflow as tf
 
-    import tf_fuse  # noqa: F401
+    import tf_fuse
 
     tf.config.optimizer.set_experimental_options({"tf_fuse": True, "fuse_grouping": "level"})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -105,6 +131,8 @@ def _main(spec, count):
             coordinator.join()
 
     run(3)
+    if "shm" in paths:
+        _open_channels(tf_fuse, run)
     print("warm", flush=True)
     sys.stdin.readline()
     run(_STEPS)
@@ -113,4 +141,4 @@ def _main(spec, count):
 
 
 if __name__ == "__main__":
-    _main(json.loads(sys.argv[1]), int(sys.argv[2]))
+    _main(json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
