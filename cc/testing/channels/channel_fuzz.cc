@@ -35,6 +35,7 @@
 #include "channel/peer_card.h"
 #include "channel/socket/descriptors.h"
 #include "channel/socket/sockets.h"
+#include "testing/channels/call_cases.h"
 #include "testing/channels/channel_task.h"
 #include "testing/channels/lying_peer.h"
 #include "testing/program_main.h"
@@ -44,6 +45,7 @@ namespace testing {
 namespace {
 
 constexpr uint64_t kToken = 99;
+constexpr uint64_t kCallToken = 98;
 
 std::atomic<int64_t> asked{0};
 std::atomic<int64_t> answered{0};
@@ -144,6 +146,64 @@ v1::PeerCard LyingCard(uint64_t number, const std::string& address) {
   return card;
 }
 
+// What a call to a liar needs to outlive.
+constexpr uint64_t kMaxAnswer = 4096;
+
+bool LieToCaller(Liar* liar, Random* random, const v1::CallRequest& request) {
+  for (uint64_t lies = Below(random, 4); lies > 0; --lies) {
+    const uint64_t bytes = Below(random, 4) == 0 ? OddNumber(random, kMaxAnswer)
+                                                 : Below(random, kMaxAnswer);
+    // What was announced may not come.
+    const uint64_t there = Below(random, 16) == 0 ? 0 : bytes % (1 << 20);
+    if (!liar->Send(OddCallAnswer(random, request.call()), bytes,
+                    std::string(there, 'y'))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// A call to a liar.
+class CallVictim {
+ public:
+  CallVictim(const std::shared_ptr<ChunkClient>& client, Random* random)
+      : calls_(client->Calls()) {
+    if (calls_ == nullptr) return;
+    asked.fetch_add(1);
+    call_ = calls_->Start(
+        (*random)(), v1::CALL_METHOD_RECV_TENSOR,
+        std::string(Below(random, 300), 'q'), kMaxAnswer,
+        [state = state_](const absl::Status& status,
+                         const tensorflow::Tensor& answer) {
+          if (state->HasBeenNotified() ||
+              (status.ok() && answer.TotalBytes() > kMaxAnswer)) {
+            std::fprintf(stderr, "a call was answered twice, or too long\n");
+            wrong = true;
+            return;
+          }
+          answered.fetch_add(1);
+          state->Notify();
+        });
+    if (call_ == 0) asked.fetch_sub(1);
+    cancels_ = Below(random, 2) == 0;
+  }
+  // Ends it at last: who lies may never answer.
+  bool End() {
+    if (call_ == 0) return true;
+    if (!cancels_)
+      state_->WaitForNotificationWithTimeout(absl::Milliseconds(10));
+    calls_->Cancel(call_);
+    return state_->WaitForNotificationWithTimeout(absl::Seconds(60));
+  }
+
+ private:
+  const std::shared_ptr<CallClient> calls_;
+  const std::shared_ptr<absl::Notification> state_ =
+      std::make_shared<absl::Notification>();
+  uint64_t call_ = 0;
+  bool cancels_ = false;
+};
+
 // One connection to a producer that lies.
 void LieAsProducer(uint64_t number, uint64_t seed) {
   Random random(seed);
@@ -170,6 +230,9 @@ void LieAsProducer(uint64_t number, uint64_t seed) {
     }
     for (uint64_t i = 1 + Below(&random, 40); i > 0; --i) {
       if (!liar.Read(&message)) return;
+      if (message.has_call_request()) {
+        if (!LieToCaller(&liar, &random, message.call_request())) return;
+      }
       if (!message.has_request()) continue;
       const v1::ChunkRequest request = message.request();
       for (uint64_t lies = Below(&random, 4); lies > 0; --lies) {
@@ -183,6 +246,19 @@ void LieAsProducer(uint64_t number, uint64_t seed) {
     std::vector<std::unique_ptr<Victim>> victims;
     for (uint64_t i = 1 + Below(&random, 12); i > 0; --i) {
       victims.push_back(std::make_unique<Victim>(client, &random));
+    }
+    std::vector<std::unique_ptr<CallVictim>> callers;
+    for (int i = 0; i < 50 && client->Calls() == nullptr; ++i) {
+      absl::SleepFor(absl::Milliseconds(1));  // It may never greet.
+    }
+    for (uint64_t i = Below(&random, 6); i > 0; --i) {
+      callers.push_back(std::make_unique<CallVictim>(client, &random));
+    }
+    for (auto& caller : callers) {
+      if (caller->End()) continue;
+      std::fprintf(stderr, "a call is not answered, seed %llu\n",
+                   static_cast<unsigned long long>(seed));
+      _exit(1);
     }
     for (auto& victim : victims) victim->MaybeCancel();
     for (auto& victim : victims) {
@@ -213,7 +289,25 @@ void LieAsConsumer(World* world, uint64_t number, uint64_t seed) {
   Posted posted(world, step, "k", bytes);
   for (uint64_t i = 1 + Below(&random, 60); i > 0; --i) {
     v1::ChannelMessage message;
-    switch (Below(&random, 6)) {
+    uint64_t claimed = Below(&random, 64) == 0 ? 5 : 0;
+    std::string behind;
+    switch (Below(&random, 8)) {
+      case 6: {
+        constexpr char kKinds[] = {kAnswered, kElsewhere, kRefused,
+                                   kNeverAnswered};
+        v1::CallRequest* const request = message.mutable_call_request();
+        request->set_call(Below(&random, 32) == 0 ? Below(&random, i + 1) : i);
+        request->set_server(Below(&random, 16) == 0 ? 1 : kCallToken);
+        request->set_method(static_cast<v1::CallMethod>(Below(&random, 1000)));
+        behind.assign(Below(&random, 200), kKinds[Below(&random, 4)]);
+        claimed = Below(&random, 64) == 0 ? OddNumber(&random, 2 << 20)
+                                          : behind.size();
+        break;
+      }
+      case 7:
+        message.mutable_cancel()->set_call(Below(&random, 60));
+        message.mutable_cancel()->set_is_call(true);
+        break;
       case 0:
         for (uint64_t n = Below(&random, 10); n > 0; --n) {
           message.mutable_release()->add_leases(Below(&random, 20));
@@ -243,8 +337,8 @@ void LieAsConsumer(World* world, uint64_t number, uint64_t seed) {
     }
     const int extra =
         Below(&random, 64) == 0 ? open("/dev/null", O_RDONLY) : -1;
-    const bool sent = liar->Send(message, Below(&random, 64) == 0 ? 5 : 0, "",
-                                 extra, 1 + Below(&random, 2));
+    const bool sent =
+        liar->Send(message, claimed, behind, extra, 1 + Below(&random, 2));
     if (extra >= 0) close(extra);
     if (!sent) break;
     if (Below(&random, 2) == 0) liar->Drain();
@@ -278,6 +372,8 @@ int Main(double seconds, uint64_t seed) {
     std::fprintf(stderr, "no data channel could be made\n");
     return 1;
   }
+  static OddHandler handler;
+  CallHandler::Register(kCallToken, &handler);
   LieAsProducer(0, seed);  // What is made once is there.
   LieAsConsumer(&world, 0, seed);
   // Segments, which stay: at most so many.

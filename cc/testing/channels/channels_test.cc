@@ -7,7 +7,8 @@
 // taken and borrowed, of all sizes, cancelled at any moment, with steps that
 // are aborted, while the channel is lost again and again. Each that comes must
 // have the right bytes, or be known to have lost them; each request must be
-// answered once, and at the end nothing is left. Made for ThreadSanitizer.
+// answered once, and at the end nothing is left. Calls go by the same channel,
+// likewise. Made for ThreadSanitizer.
 
 #include <dirent.h>
 #include <sys/socket.h>
@@ -32,6 +33,7 @@
 #include "base/metrics.h"
 #include "channel/chunk_client.h"
 #include "channel/shared_memory/slots.h"
+#include "testing/channels/call_cases.h"
 #include "testing/channels/channel_free_cases.h"
 #include "testing/channels/channel_task.h"
 #include "testing/channels/connect_cases.h"
@@ -45,7 +47,9 @@ namespace {
 using tensorflow::Tensor;
 
 constexpr uint64_t kToken = 99;
+constexpr uint64_t kCallToken = 98;
 constexpr int kThreads = 6;
+constexpr int kCallers = 3;
 constexpr int kChunks = 8;  // Of a step.
 
 std::atomic<int64_t> posts{0};
@@ -314,6 +318,20 @@ int Main(double seconds, uint64_t seed) {
       }
     });
   }
+  OddHandler handler;
+  CallHandler::Register(kCallToken, &handler);
+  std::atomic<int64_t> calls{0};
+  for (int i = 0; i < kCallers; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937_64 random(seed * kCallers + i);
+      while (absl::Now() < end && !wrong) {
+        const std::string why =
+            MakeCall(ClientOf(world.card).get(), kCallToken, &random);
+        if (!why.empty()) Wrong(why);
+        calls.fetch_add(1);
+      }
+    });
+  }
   std::thread losing([&] {
     std::mt19937_64 random(seed);
     while (absl::Now() < end && !wrong) {
@@ -323,6 +341,7 @@ int Main(double seconds, uint64_t seed) {
   });
   for (std::thread& thread : threads) thread.join();
   losing.join();
+  CallHandler::Unregister(kCallToken);
   // Whatever became of the attempts to connect, the channel can be made again.
   BorrowPosted(&world, 100, 'c').GiveBack();
   Metrics* const metrics = Metrics::Get();
@@ -334,9 +353,10 @@ int Main(double seconds, uint64_t seed) {
                      answers.load() == steps.load() * kChunks &&
                      metrics->lent_chunks.load() == 0;
   std::printf(
-      "%lld steps, %lld answers, %lld lost loans, %lld posts and %lld "
-      "loans left, %s\n",
+      "%lld steps, %lld calls, %lld answers, %lld lost loans, %lld posts and "
+      "%lld loans left, %s\n",
       static_cast<long long>(steps.load()),
+      static_cast<long long>(calls.load()),
       static_cast<long long>(answers.load()),
       static_cast<long long>(lost_loans.load()),
       static_cast<long long>(posts.load()),

@@ -177,6 +177,18 @@ v1::ChannelMessage OddAnswer(Random* random, uint64_t call, uint64_t bytes) {
   return message;
 }
 
+v1::ChannelMessage OddCallAnswer(Random* random, uint64_t call) {
+  v1::ChannelMessage message;
+  v1::CallAnswer* const answer = message.mutable_call_answer();
+  answer->set_call(Below(random, 8) == 0 ? OddNumber(random, call) : call);
+  if (Below(random, 3) == 0) {
+    answer->set_code(static_cast<int32_t>((*random)()));
+    answer->set_text(std::string(Below(random, 100), 'x'));
+    (*answer->mutable_payloads())[std::string(Below(random, 9), 'u')] = "p";
+  }
+  return message;
+}
+
 bool Lie(Liar* liar, Random* random, const v1::ChunkRequest& request) {
   switch (Below(random, 8)) {
     case 0: {

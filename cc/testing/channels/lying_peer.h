@@ -54,6 +54,9 @@ class Liar {
 // An answer to a call, seldom a proper one.
 v1::ChannelMessage OddAnswer(Random* random, uint64_t call, uint64_t bytes);
 
+// The same to a CallRequest.
+v1::ChannelMessage OddCallAnswer(Random* random, uint64_t call);
+
 // Sends something wrong, most of the time. False if it could not be sent.
 bool Lie(Liar* liar, Random* random, const v1::ChunkRequest& request);
 
