@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/executors.h"
+#include "channel/calls/call_server.h"
 #include "server/ended_steps.h"
 #include "tensorflow/core/platform/refcount.h"
 #include "tensorflow/core/protobuf/eager_service.pb.h"
@@ -32,12 +34,38 @@ using tensorflow::eager::RunComponentFunctionResponse;
 
 // What a protocol buffer can have.
 constexpr uint64_t kMaxResponseBytes = (uint64_t{1} << 31) - 1;
+constexpr size_t kMaxParsedAtOnce = 1 << 20;
 
 bool SaysThatStepsEnded(const EnqueueRequest& request) {
   for (const auto& item : request.queue()) {
     if (!item.has_cleanup_function()) return false;
   }
   return request.queue_size() > 0;
+}
+
+void TakeAnswer(const std::string& task, const absl::Status& status,
+                const tensorflow::Tensor& answer,
+                RunComponentFunctionResponse* response,
+                const StatusCallback& done) {
+  if (!status.ok()) {
+    // Perhaps the channel leads to a process that was this task before.
+    PeerChannels::Get()->Forget(task);
+    return done(status);
+  }
+  auto parse = [answer, response, done] {
+    const auto bytes = static_cast<int>(answer.TotalBytes());
+    done(response->ParseFromArray(answer.data(), bytes)
+             ? absl::OkStatus()
+             : absl::DataLossError(absl::StrCat(
+                   "data channel: an answer of ", bytes,
+                   " bytes is not a RunComponentFunctionResponse")));
+  };
+  // (Much would hold up the channel's thread.)
+  if (answer.TotalBytes() > kMaxParsedAtOnce) {
+    ScheduleElsewhere(std::move(parse));
+  } else {
+    parse();
+  }
 }
 
 class ChannelEagerClient : public EagerClient {
@@ -84,21 +112,15 @@ class ChannelEagerClient : public EagerClient {
                                  StatusCallback done) override {
     const PeerCalls peer = PeerChannels::Get()->CallsTo(task_);
     // (A call that is not started does not take `done`.)
-    auto answered = [response, done](const absl::Status& status,
-                                     const tensorflow::Tensor& answer) {
-      if (status.ok() &&
-          !response->ParseFromArray(answer.data(),
-                                    static_cast<int>(answer.TotalBytes()))) {
-        return done(absl::DataLossError(
-            absl::StrCat("data channel: an answer of ", answer.TotalBytes(),
-                         " bytes is no RunComponentFunctionResponse")));
-      }
-      done(status);
-    };
     if (options != nullptr && peer.client != nullptr &&
-        StartPeerCall(peer, v1::CALL_METHOD_RUN_COMPONENT_FUNCTION,
-                      request->SerializeAsString(), kMaxResponseBytes, options,
-                      std::move(answered))) {
+        request->ByteSizeLong() <= kMaxCallRequestBytes &&
+        StartPeerCall(
+            peer, v1::CALL_METHOD_RUN_COMPONENT_FUNCTION,
+            request->SerializeAsString(), kMaxResponseBytes, options,
+            [task = task_, response, done](const absl::Status& status,
+                                           const tensorflow::Tensor& answer) {
+              TakeAnswer(task, status, answer, response, done);
+            })) {
       return;
     }
     client_->RunComponentFunctionAsync(options, request, response,

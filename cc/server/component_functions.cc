@@ -59,12 +59,15 @@ void ComponentFunctions::Run(const std::string& bytes,
   const auto response = std::make_shared<Response>();
   auto answer = [request, response,
                  done = std::move(done)](const absl::Status& status) {
-    AnswerBytes answer;
-    const auto bytes =
-        std::make_shared<const std::string>(response->SerializeAsString());
-    answer.pieces = {*bytes};
-    answer.owner = bytes;
-    done(status, std::move(answer));
+    if (!status.ok()) return done(status, {});
+    const auto bytes = std::make_shared<std::string>();
+    if (!response->SerializeToString(bytes.get())) {
+      return done(absl::InternalError(absl::StrCat(
+                      "a RunComponentFunctionResponse of ",
+                      response->ByteSizeLong(), " bytes cannot be sent")),
+                  {});
+    }
+    done(status, {{*bytes}, bytes});
   };
   ScheduleEagerCall(threads_, [service = service_, request, response, options,
                                answer = std::move(answer)] {

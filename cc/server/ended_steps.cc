@@ -11,20 +11,25 @@
 
 namespace tf_fuse {
 
+using tensorflow::eager::EagerClient;
+
 namespace {
 
 // A task keeps little for a step that has ended: its name, and where its
 // tensors met.
 constexpr absl::Duration kDelay = absl::Milliseconds(20);
 
-void Send(tensorflow::eager::EagerClient* client,
+void Send(std::shared_ptr<EagerClient> client,
           tensorflow::eager::EnqueueRequest message) {
   const auto request =
       std::make_shared<tensorflow::eager::EnqueueRequest>(std::move(message));
   const auto response = std::make_shared<tensorflow::eager::EnqueueResponse>();
-  client->EnqueueAsync(
+  EagerClient* const sends = client.get();
+  // (Who holds the client last, ends its thread: not this one.)
+  sends->EnqueueAsync(
       /*call_opts=*/nullptr, request.get(), response.get(),
-      [request, response](const absl::Status& status) {
+      [client = std::move(client), request,
+       response](const absl::Status& status) {
         if (!status.ok()) {
           VLOG(1) << "tf_fuse: cannot tell a task that steps have ended: "
                   << status;
@@ -70,7 +75,9 @@ void EndedSteps::Run() {
       messages.swap(messages_);
     }
     for (auto& [key, message] : messages) {
-      Send(message.client.get(), std::move(message.request));
+      std::shared_ptr<EagerClient> client(
+          message.client.release(), [](EagerClient* one) { one->Unref(); });
+      Send(std::move(client), std::move(message.request));
     }
   }
 }

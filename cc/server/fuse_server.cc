@@ -29,6 +29,7 @@
 #include "tensorflow/core/platform/logging.h"
 #include "transport/fuse_rendezvous.h"
 #include "transport/peers/cluster.h"
+#include "transport/peers/peer_channels.h"
 
 namespace tf_fuse {
 
@@ -181,6 +182,7 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
       has_cluster_ = !options.job_name.empty();
       probe_cache_.reset();
     }
+    PeerChannels::Get()->ForgetAll();  // Other tasks may have these names now.
     WorkerCacheInterface* made = nullptr;
     const absl::Status status = GrpcServer::WorkerCacheFactory(options, &made);
     if (!status.ok()) return status;

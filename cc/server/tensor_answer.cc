@@ -74,7 +74,11 @@ absl::StatusOr<AnswerBytes> AnswerWith(const tensorflow::Tensor& tensor,
   AnswerBytes answer;
   if (!tensorflow::DataTypeCanUseMemcpy(tensor.dtype())) {
     tensor.AsProtoTensorContent(response.mutable_tensor());
-    whole->head = response.SerializeAsString();
+    if (!response.SerializeToString(&whole->head)) {
+      return absl::InternalError(
+          absl::StrCat("a tensor of ", response.ByteSizeLong(),
+                       " bytes cannot be sent: the limit is ", kMaxBytes));
+    }
     answer.pieces = {whole->head};
   } else {
     whole->tensor = tensor;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "base/executors.h"
 
 namespace tf_fuse {
 
@@ -16,8 +17,8 @@ namespace {
 
 absl::Status StatusOf(const v1::CallAnswer& answer) {
   absl::Status status(CodeOfPeer(answer.code()), answer.text());
-  for (const auto& [url, payload] : answer.payloads()) {
-    status.SetPayload(url, absl::Cord(payload));
+  for (const v1::CallAnswer::Payload& payload : answer.payloads()) {
+    status.SetPayload(payload.url(), absl::Cord(payload.value()));
   }
   return status;
 }
@@ -68,6 +69,28 @@ void CallClient::Cancel(uint64_t call) {
   message.mutable_cancel()->set_is_call(true);
   connection_->Send(message);
   cancelled->done(absl::CancelledError("the call was cancelled"), Tensor());
+}
+
+void CallClient::CancelElsewhere(uint64_t call) {
+  {
+    absl::MutexLock lock(&mu_);
+    to_cancel_.push_back(call);
+    if (std::exchange(is_cancelling_, true)) return;
+  }
+  ScheduleElsewhere([self = shared_from_this()] { self->CancelAll(); });
+}
+
+void CallClient::CancelAll() {
+  while (true) {
+    std::vector<uint64_t> calls;
+    {
+      absl::MutexLock lock(&mu_);
+      calls.swap(to_cancel_);
+      is_cancelling_ = !calls.empty();
+    }
+    if (calls.empty()) return;
+    for (const uint64_t call : calls) Cancel(call);
+  }
 }
 
 absl::StatusOr<char*> CallClient::DestinationOf(const v1::CallAnswer& answer,

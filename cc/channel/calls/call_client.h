@@ -13,6 +13,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -29,7 +31,7 @@ namespace tf_fuse {
 using CallDone =
     std::function<void(const absl::Status&, const tensorflow::Tensor& answer)>;
 
-class CallClient {
+class CallClient : public std::enable_shared_from_this<CallClient> {
  public:
   explicit CallClient(std::shared_ptr<Connection> connection)
       : connection_(std::move(connection)) {}
@@ -43,6 +45,8 @@ class CallClient {
                  uint64_t max_bytes, CallDone done);
   // Ends the call with Cancelled, unless it has ended.
   void Cancel(uint64_t call);
+  // The same on another thread; one for all calls.
+  void CancelElsewhere(uint64_t call);
 
   // The rest is for the thread that reads the channel.
 
@@ -60,6 +64,8 @@ class CallClient {
     absl::Status status;  // Of its memory.
   };
 
+  // Cancels `to_cancel_` until it is empty.
+  void CancelAll();
   // Null if it has ended.
   std::unique_ptr<Call> Take(uint64_t call);
 
@@ -68,6 +74,8 @@ class CallClient {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<uint64_t, std::unique_ptr<Call>> under_way_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> to_cancel_ ABSL_GUARDED_BY(mu_);
+  bool is_cancelling_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace tf_fuse

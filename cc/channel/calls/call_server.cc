@@ -22,13 +22,10 @@ void PutStatus(const absl::Status& status, v1::CallAnswer* answer) {
     const size_t size = url.size() + payload.size();
     if (size > room) return;
     room -= size;
-    (*answer->mutable_payloads())[std::string(url)] = std::string(payload);
+    v1::CallAnswer::Payload* const one = answer->add_payloads();
+    one->set_url(std::string(url));
+    one->set_value(std::string(payload));
   });
-}
-
-// What is cancelled may call back anything.
-void CancelElsewhere(const std::shared_ptr<tensorflow::CallOptions>& options) {
-  ScheduleElsewhere([options] { options->StartCancel(); });
 }
 
 }  // namespace
@@ -49,9 +46,10 @@ absl::Status CallServer::Begin(uint64_t call, const Options& options) {
     return absl::DataLossError(
         "data channel: two requests have the same number");
   }
-  if (calls_.size() >= kMaxCallsAtOnce) {
+  if (calls_.size() + unsent_ >= kMaxCallsAtOnce) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "data channel: ", kMaxCallsAtOnce, " requests already wait"));
+        "data channel: ", calls_.size(), " requests already wait, and ",
+        unsent_, " answers; the limit is ", kMaxCallsAtOnce));
   }
   calls_[call] = options;
   return absl::OkStatus();
@@ -75,7 +73,7 @@ absl::Status CallServer::OnRequest(const v1::CallRequest& request,
     if (self == nullptr) return;
     {
       absl::MutexLock lock(&self->mu_);
-      self->calls_.erase(call);
+      if (self->calls_.erase(call) == 0) return;  // Cancelled.
     }
     self->Answer(call, status, std::move(bytes));
   };
@@ -95,10 +93,20 @@ void CallServer::Answer(uint64_t call, const absl::Status& status,
   answer->set_call(call);
   if (!status.ok()) {
     PutStatus(status, answer);
-    return connection_->Send(message);
+    bytes = AnswerBytes();
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    ++unsent_;
   }
   connection_->Send(message, std::move(bytes.pieces),
-                    [owner = std::move(bytes.owner)](const absl::Status&) {});
+                    [weak = weak_from_this(),
+                     owner = std::move(bytes.owner)](const absl::Status&) {
+                      const std::shared_ptr<CallServer> self = weak.lock();
+                      if (self == nullptr) return;
+                      absl::MutexLock lock(&self->mu_);
+                      --self->unsent_;
+                    });
 }
 
 void CallServer::Cancel(uint64_t call) {
@@ -107,18 +115,23 @@ void CallServer::Cancel(uint64_t call) {
     absl::MutexLock lock(&mu_);
     auto found = calls_.find(call);
     if (found == calls_.end()) return;
-    options = found->second;
+    options = std::move(found->second);
+    calls_.erase(found);
   }
-  CancelElsewhere(options);
+  // What is cancelled may call back anything.
+  ScheduleElsewhere([options] { options->StartCancel(); });
 }
 
 void CallServer::CancelAll() {
   std::map<uint64_t, Options> calls;
   {
     absl::MutexLock lock(&mu_);
-    calls = calls_;  // Each leaves the map when it is answered.
+    calls.swap(calls_);
   }
-  for (const auto& [call, options] : calls) CancelElsewhere(options);
+  if (calls.empty()) return;
+  ScheduleElsewhere([calls = std::move(calls)] {
+    for (const auto& [call, options] : calls) options->StartCancel();
+  });
 }
 
 }  // namespace tf_fuse

@@ -52,6 +52,7 @@ class CallServer : public std::enable_shared_from_this<CallServer> {
   std::string request_;  // As it comes.
   absl::Mutex mu_;
   std::map<uint64_t, Options> calls_ ABSL_GUARDED_BY(mu_);
+  size_t unsent_ ABSL_GUARDED_BY(mu_) = 0;  // Answers.
 };
 
 }  // namespace tf_fuse

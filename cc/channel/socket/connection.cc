@@ -24,22 +24,10 @@ namespace tf_fuse {
 
 namespace {
 
-constexpr uint32_t kMagic = 0x31434654;  // "TFC1"
-constexpr size_t kHeaderBytes = 16;
 constexpr uint32_t kMaxMessageBytes = 64 << 10;
 // One look at a socket reads so much at most: others wait meanwhile.
 constexpr int kReadsAtOnce = 16;
 constexpr size_t kDropBytes = 64 << 10;
-// Parts of a message that are written at once.
-constexpr size_t kPartsAtOnce = 16;
-// Messages that wait to be read by the other side. Far more than requests and
-// answers of any collective; one that asks and does not read has no end.
-constexpr uint64_t kMaxUnreadBytes = 64 << 20;
-
-absl::Status Lost(const char* call, int error) {
-  return absl::UnavailableError(absl::StrCat(
-      "the data channel was lost: ", call, ": ", std::strerror(error)));
-}
 
 bool IsUnix(int fd) {
   sockaddr_storage address;
@@ -66,16 +54,12 @@ int LastDescriptorIn(msghdr* message) {
   return last;
 }
 
-std::string HeadOf(const v1::ChannelMessage& message, uint64_t bytes) {
-  std::string head(kHeaderBytes, '\0');
-  message.AppendToString(&head);
-  absl::little_endian::Store32(&head[0], kMagic);
-  absl::little_endian::Store32(&head[4], head.size() - kHeaderBytes);
-  absl::little_endian::Store64(&head[8], bytes);
-  return head;
-}
-
 }  // namespace
+
+absl::Status LostChannel(const char* call, int error) {
+  return absl::UnavailableError(absl::StrCat(
+      "the data channel was lost: ", call, ": ", std::strerror(error)));
+}
 
 absl::StatusCode CodeOfPeer(int code) {
   constexpr int kLast = static_cast<int>(absl::StatusCode::kUnauthenticated);
@@ -101,7 +85,7 @@ Connection::~Connection() {
 
 absl::Status Connection::Start(std::shared_ptr<Receiver> receiver) {
   receiver_ = std::move(receiver);
-  in_.wanted = kHeaderBytes;
+  in_.wanted = kChannelHeaderBytes;
   const absl::Status status = EventLoop::For(fd_)->Add(fd_, shared_from_this());
   if (!status.ok()) receiver_ = nullptr;  // It may hold this.
   return status;
@@ -115,120 +99,6 @@ int64_t Connection::PeerUser() const {
     return -1;
   }
   return found.uid;
-}
-
-void Connection::Send(const v1::ChannelMessage& message,
-                      std::vector<absl::string_view> pieces,
-                      std::function<void(const absl::Status&)> sent, int fd) {
-  uint64_t bytes = 0;
-  for (const absl::string_view piece : pieces) bytes += piece.size();
-  std::deque<Outgoing> finished;
-  absl::Status status;
-  {
-    absl::MutexLock lock(&out_mu_);
-    status = closed_;
-    if (status.ok() && out_head_bytes_ > kMaxUnreadBytes) {
-      status = absl::ResourceExhaustedError(absl::StrCat(
-          "data channel: the other task does not read; ", out_head_bytes_,
-          " bytes of messages wait, the limit is ", kMaxUnreadBytes));
-    }
-    if (status.ok()) {
-      Outgoing one;
-      one.head = HeadOf(message, bytes);
-      out_head_bytes_ += one.head.size();
-      one.pieces = std::move(pieces);
-      one.left = one.head.size() + bytes;
-      one.fd = fd;
-      one.sent = std::exchange(sent, nullptr);
-      out_.push_back(std::move(one));
-      if (out_.size() == 1) status = Write(&finished);
-    }
-  }
-  if (!status.ok() && sent != nullptr) sent(status);
-  Finish(&finished, absl::OkStatus());
-  if (!status.ok()) Close(status);
-}
-
-absl::Status Connection::Write(std::deque<Outgoing>* finished) {
-  while (!out_.empty()) {
-    Outgoing& one = out_.front();
-    iovec parts[kPartsAtOnce];
-    msghdr message = {};
-    message.msg_iov = parts;
-    message.msg_iovlen = one.Unwritten(parts);
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    if (one.fd >= 0 && !one.has_begun) {
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(header), &one.fd, sizeof(int));
-    }
-    const ssize_t written = sendmsg(fd_, &message, MSG_NOSIGNAL);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) {
-        return Lost("sendmsg", errno);
-      }
-      if (!watches_writable_) {
-        watches_writable_ = true;
-        EventLoop::For(fd_)->WatchWritable(fd_, true);
-      }
-      return absl::OkStatus();
-    }
-    one.Wrote(written);
-    if (one.left > 0) continue;
-    out_head_bytes_ -= one.head.size();
-    finished->push_back(std::move(one));
-    out_.pop_front();
-  }
-  if (watches_writable_) {
-    watches_writable_ = false;
-    EventLoop::For(fd_)->WatchWritable(fd_, false);
-  }
-  return absl::OkStatus();
-}
-
-size_t Connection::Outgoing::Unwritten(iovec* parts) const {
-  size_t count = 0;
-  for (size_t i = next; i <= pieces.size() && count < kPartsAtOnce; ++i) {
-    absl::string_view part = i == 0 ? absl::string_view(head) : pieces[i - 1];
-    if (i == next) part.remove_prefix(done);
-    parts[count++] = {const_cast<char*>(part.data()), part.size()};
-  }
-  return count;
-}
-
-void Connection::Outgoing::Wrote(uint64_t bytes) {
-  has_begun = true;
-  left -= bytes;
-  done += bytes;
-  while (next <= pieces.size()) {
-    const size_t size = next == 0 ? head.size() : pieces[next - 1].size();
-    if (done < size) return;
-    done -= size;
-    ++next;
-  }
-}
-
-void Connection::Finish(std::deque<Outgoing>* finished,
-                        const absl::Status& status) {
-  for (Outgoing& one : *finished) {
-    if (one.sent != nullptr) one.sent(status);
-  }
-}
-
-void Connection::OnWritable() {
-  std::deque<Outgoing> finished;
-  absl::Status status;
-  {
-    absl::MutexLock lock(&out_mu_);
-    if (closed_.ok()) status = Write(&finished);
-  }
-  Finish(&finished, absl::OkStatus());
-  if (!status.ok()) Close(status);
 }
 
 void Connection::Close(const absl::Status& status) {
@@ -290,7 +160,7 @@ absl::StatusOr<int64_t> Connection::ReceiveHead(void* data, size_t size) {
 absl::StatusOr<int64_t> Connection::Received(ssize_t read, int error) const {
   if (read < 0) {
     if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR) return 0;
-    return Lost("recvmsg", error);
+    return LostChannel("recvmsg", error);
   }
   if (read == 0) {
     return absl::UnavailableError(
@@ -311,10 +181,10 @@ absl::StatusOr<bool> Connection::ReadHead() {
   if (!in_.has_header) {
     const uint32_t magic = absl::little_endian::Load32(&in_.head[0]);
     const uint32_t size = absl::little_endian::Load32(&in_.head[4]);
-    if (magic != kMagic || size > kMaxMessageBytes) {
+    if (magic != kChannelMagic || size > kMaxMessageBytes) {
       return absl::DataLossError(absl::StrCat(
           "data channel: malformed message header: magic ", absl::Hex(magic),
-          ", ", size, " bytes; expected magic ", absl::Hex(kMagic),
+          ", ", size, " bytes; expected magic ", absl::Hex(kChannelMagic),
           " and at most ", kMaxMessageBytes, " bytes"));
     }
     in_.bytes = absl::little_endian::Load64(&in_.head[8]);
@@ -328,8 +198,8 @@ absl::StatusOr<bool> Connection::ReadHead() {
 }
 
 absl::Status Connection::HeadIsComplete() {
-  if (!in_.message.ParseFromArray(in_.head.data() + kHeaderBytes,
-                                  in_.head.size() - kHeaderBytes)) {
+  if (!in_.message.ParseFromArray(in_.head.data() + kChannelHeaderBytes,
+                                  in_.head.size() - kChannelHeaderBytes)) {
     return absl::DataLossError("data channel: a message does not parse");
   }
   if (in_.bytes == 0) return Deliver();
@@ -374,7 +244,7 @@ absl::Status Connection::Deliver() {
   {
     absl::MutexLock lock(&in_mu_);
     in_ = Incoming();
-    in_.wanted = kHeaderBytes;
+    in_.wanted = kChannelHeaderBytes;
   }
   return receiver_->OnMessage(message, bytes, fd);
 }

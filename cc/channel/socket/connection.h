@@ -33,6 +33,12 @@
 
 namespace tf_fuse {
 
+inline constexpr uint32_t kChannelMagic = 0x31434654;  // "TFC1"
+inline constexpr size_t kChannelHeaderBytes = 16;
+
+// Of a socket that a system call has found broken.
+absl::Status LostChannel(const char* call, int error);
+
 // A status code that a peer has sent, which may be any number but that of OK.
 absl::StatusCode CodeOfPeer(int code);
 

@@ -146,23 +146,6 @@ v1::PeerCard LyingCard(uint64_t number, const std::string& address) {
   return card;
 }
 
-// What a call to a liar needs to outlive.
-constexpr uint64_t kMaxAnswer = 4096;
-
-bool LieToCaller(Liar* liar, Random* random, const v1::CallRequest& request) {
-  for (uint64_t lies = Below(random, 4); lies > 0; --lies) {
-    const uint64_t bytes = Below(random, 4) == 0 ? OddNumber(random, kMaxAnswer)
-                                                 : Below(random, kMaxAnswer);
-    // What was announced may not come.
-    const uint64_t there = Below(random, 16) == 0 ? 0 : bytes % (1 << 20);
-    if (!liar->Send(OddCallAnswer(random, request.call()), bytes,
-                    std::string(there, 'y'))) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // A call to a liar.
 class CallVictim {
  public:

@@ -189,6 +189,20 @@ v1::ChannelMessage OddCallAnswer(Random* random, uint64_t call) {
   return message;
 }
 
+bool LieToCaller(Liar* liar, Random* random, const v1::CallRequest& request) {
+  for (uint64_t lies = Below(random, 4); lies > 0; --lies) {
+    const uint64_t bytes = Below(random, 4) == 0 ? OddNumber(random, kMaxAnswer)
+                                                 : Below(random, kMaxAnswer);
+    // What was announced may not come.
+    const uint64_t there = Below(random, 16) == 0 ? 0 : bytes % (1 << 20);
+    if (!liar->Send(OddCallAnswer(random, request.call()), bytes,
+                    std::string(there, 'y'))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool Lie(Liar* liar, Random* random, const v1::ChunkRequest& request) {
   switch (Below(random, 8)) {
     case 0: {

@@ -54,8 +54,11 @@ class Liar {
 // An answer to a call, seldom a proper one.
 v1::ChannelMessage OddAnswer(Random* random, uint64_t call, uint64_t bytes);
 
-// The same to a CallRequest.
-v1::ChannelMessage OddCallAnswer(Random* random, uint64_t call);
+// What callers of a liar take at most.
+inline constexpr uint64_t kMaxAnswer = 4096;
+
+// Sends a few answers, seldom proper ones. False if one could not be sent.
+bool LieToCaller(Liar* liar, Random* random, const v1::CallRequest& request);
 
 // Sends something wrong, most of the time. False if it could not be sent.
 bool Lie(Liar* liar, Random* random, const v1::ChunkRequest& request);

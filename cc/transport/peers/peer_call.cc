@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "base/executors.h"
 #include "channel/calls/call_server.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/status.h"
 
 namespace tf_fuse {
 
@@ -26,34 +26,31 @@ const char* GrpcMethod(v1::CallMethod method) {
 // error to see whether a server has failed, and not a worker.
 absl::Status AsOfTask(const absl::Status& status, const std::string& task,
                       v1::CallMethod method) {
-  return tensorflow::errors::CreateWithUpdatedMessage(
+  const absl::Status named = tensorflow::errors::CreateWithUpdatedMessage(
       status,
       absl::StrCat(status.message(),
                    "\nAdditional GRPC error information from remote target ",
                    task, " while calling ", GrpcMethod(method),
                    ":\n:it was called by a data channel"));
+  // As there: a cancellation is never the root of an error.
+  return absl::IsCancelled(named) ? tensorflow::StatusGroup::MakeDerived(named)
+                                  : named;
 }
 
 // The number of a call, which may be cancelled before it has one.
 class CallNumber {
  public:
-  void Set(uint64_t call, CallClient* client) {
-    bool cancelled;
-    {
-      absl::MutexLock lock(&mu_);
-      call_ = call;
-      cancelled = cancelled_;
-    }
-    if (cancelled) client->Cancel(call);
+  // True if it was cancelled.
+  bool Set(uint64_t call) {
+    absl::MutexLock lock(&mu_);
+    call_ = call;
+    return cancelled_;
   }
-  void Cancel(CallClient* client) {
-    uint64_t call;
-    {
-      absl::MutexLock lock(&mu_);
-      cancelled_ = true;
-      call = call_;
-    }
-    if (call != 0) client->Cancel(call);
+  // Returns the number; 0 if there is none yet.
+  uint64_t Cancel() {
+    absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+    return call_;
   }
 
  private:
@@ -74,20 +71,27 @@ bool StartPeerCall(const PeerCalls& peer, v1::CallMethod method,
   const auto number = std::make_shared<CallNumber>();
   // (Elsewhere: who cancels may hold locks that what follows takes.)
   options->SetCancelCallback([client = peer.client, number] {
-    ScheduleElsewhere([client, number] { number->Cancel(client.get()); });
+    const uint64_t call = number->Cancel();
+    if (call != 0) client->CancelElsewhere(call);
   });
+  auto answered = [task = peer.task, method, options, done](
+                      const absl::Status& status,
+                      const tensorflow::Tensor& answer) {
+    options->ClearCancelCallback();
+    done(status.ok() ? status : AsOfTask(status, task, method), answer);
+  };
   const uint64_t call = peer.client->Start(
-      peer.server, method, std::move(request), max_bytes,
-      [task = peer.task, method, options, done = std::move(done)](
-          const absl::Status& status, const tensorflow::Tensor& answer) {
-        options->ClearCancelCallback();
-        done(status.ok() ? status : AsOfTask(status, task, method), answer);
-      });
+      peer.server, method, std::move(request), max_bytes, std::move(answered));
+  const bool cancelled = number->Set(call);
   if (call == 0) {
     options->ClearCancelCallback();
-    return false;
+    if (!cancelled) return false;
+    done(AsOfTask(absl::CancelledError("the call was cancelled"), peer.task,
+                  method),
+         tensorflow::Tensor());
+  } else if (cancelled) {
+    peer.client->CancelElsewhere(call);
   }
-  number->Set(call, peer.client.get());
   return true;
 }
 

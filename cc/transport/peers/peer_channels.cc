@@ -26,17 +26,24 @@ PeerChannels::Channels PeerChannels::Find(const std::string& task,
                                           uint64_t incarnation) {
   Channels channels;
   std::shared_ptr<ChunkClient> calls;
+  std::shared_ptr<ChunkClient> tensors;
   {
     absl::MutexLock lock(&mu_);
     const auto found = peers_.find({task, incarnation});
     if (found == peers_.end()) return channels;
     channels.is_known = true;
+    latest_[task] = incarnation;
     calls = found->second.calls;
+    tensors = found->second.tensors;
     channels.calls.server = found->second.card.call_token();
     channels.parcels = found->second.parcels;
   }
   channels.calls.task = task;
-  if (calls != nullptr) channels.calls.client = calls->Calls();
+  channels.tensors = channels.calls;
+  if (calls != nullptr) {
+    channels.calls.client = calls->Calls();
+    channels.tensors.client = tensors->Calls();
+  }
   if (channels.parcels != nullptr) {
     channels.parcel_channel = channels.parcels->Channel();
   }
@@ -52,6 +59,16 @@ PeerCalls PeerChannels::CallsTo(const std::string& task) {
     incarnation = found->second;
   }
   return Find(task, incarnation).calls;
+}
+
+void PeerChannels::Forget(const std::string& task) {
+  absl::MutexLock lock(&mu_);
+  latest_.erase(task);
+}
+
+void PeerChannels::ForgetAll() {
+  absl::MutexLock lock(&mu_);
+  latest_.clear();
 }
 
 void PeerChannels::Open(
@@ -102,6 +119,7 @@ void PeerChannels::OnCard(const Key& key, const absl::Status& status,
   const bool has_card = bytes.ok() && card.ParseFromString(*bytes) &&
                         card.version() == kChannelVersion;
   std::shared_ptr<ChunkClient> calls;
+  std::shared_ptr<ChunkClient> tensors;
   bool has_sent_large;
   {
     absl::MutexLock lock(&mu_);
@@ -113,11 +131,14 @@ void PeerChannels::OnCard(const Key& key, const absl::Status& status,
     peer.card = card;
     if (card.call_token() != 0 && ChunkClient::CanReach(card)) {
       calls = peer.calls = std::make_shared<ChunkClient>(card);
-      latest_[key.first] = key.second;
+      tensors = peer.tensors = std::make_shared<ChunkClient>(card);
     }
     has_sent_large = peer.has_sent_large;
   }
-  if (calls != nullptr) calls->Channel();
+  if (calls != nullptr) {
+    calls->Channel();
+    tensors->Channel();
+  }
   if (has_sent_large) OpenForLargeFrames(key.first, key.second);
 }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The data channels to the tasks that send to this process: one for calls, and
-// one by which large frames come, so that these do not delay the calls.
+// one each for single tensors and for large frames, which do not delay them.
 
 #ifndef TF_FUSE_CC_TRANSPORT_PEERS_PEER_CHANNELS_H_
 #define TF_FUSE_CC_TRANSPORT_PEERS_PEER_CHANNELS_H_
@@ -29,6 +29,7 @@ class PeerChannels {
   struct Channels {
     bool is_known = false;  // Whether Open() was called.
     PeerCalls calls;
+    PeerCalls tensors;
     // That of large frames; 0: there is none now.
     std::shared_ptr<ChunkClient> parcels;
     uint64_t parcel_channel = 0;
@@ -42,8 +43,11 @@ class PeerChannels {
   // Those to a task. One that restarts has a new incarnation.
   Channels Find(const std::string& task, uint64_t incarnation);
 
-  // What makes calls to the task of that name which was opened last.
+  // What makes calls to the task of that name which a step received from last.
   PeerCalls CallsTo(const std::string& task);
+  // Until a step receives from that task, or any, again.
+  void Forget(const std::string& task);
+  void ForgetAll();
 
   // The task has sent something: opens the channel of calls in the background.
   // `workers` lead to the task; `device` takes its answer.
@@ -61,6 +65,7 @@ class PeerChannels {
   struct Peer {
     // Null: there is none, or not yet.
     std::shared_ptr<ChunkClient> calls;
+    std::shared_ptr<ChunkClient> tensors;
     std::shared_ptr<ChunkClient> parcels;
     v1::PeerCard card;
     bool has_sent_large = false;
@@ -72,7 +77,7 @@ class PeerChannels {
   std::atomic<bool> wanted_{false};
   absl::Mutex mu_;
   std::map<Key, Peer> peers_ ABSL_GUARDED_BY(mu_);
-  // By task: its incarnation which was opened last.
+  // By task: its incarnation that a step received from last.
   std::map<std::string, uint64_t> latest_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/executors.h"
+#include "channel/calls/call_server.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "tensorflow/core/distributed_runtime/request_id.h"
 #include "tensorflow/core/platform/status.h"
@@ -85,7 +86,10 @@ void RecvCall::Start(std::function<void()> recv_done) {
 }
 
 bool RecvCall::StartByChannel(const std::function<void()>& finish_one) {
-  if (peer_.client == nullptr) return false;
+  if (peer_.client == nullptr ||
+      request_.ByteSizeLong() > kMaxCallRequestBytes) {
+    return false;
+  }
   const PeerCalls peer = std::move(peer_);
   by_channel_ = true;  // Before the answer.
   const bool sent = StartPeerCall(

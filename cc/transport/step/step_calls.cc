@@ -213,7 +213,7 @@ void StepRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
   PeerChannels::Channels channels;
   if (on_host) {
     channels = PeerChannels::Get()->Find(task, parsed.src_incarnation);
-    call->UseChannel(std::move(channels.calls), v1::CALL_METHOD_RECV_TENSOR,
+    call->UseChannel(std::move(channels.tensors), v1::CALL_METHOD_RECV_TENSOR,
                      kMaxTensorAnswerBytes);
   }
   const bool open =

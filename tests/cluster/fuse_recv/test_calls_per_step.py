@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 _STEPS = 10
 # To the processes that each task receives from: job, task, number.
-_CHANNELS = (("worker", 0, 2), ("ps", 0, 1), ("ps", 1, 1))
+_CHANNELS = (("worker", 0, 4), ("ps", 0, 2), ("ps", 1, 2))
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "GRPC_FAIL_FAST": "use_caller",
