@@ -317,7 +317,7 @@ void ChunkClient::NoWay(const absl::Status& status) {
     next_attempt_ = absl::Now() + retry_after_;
     fetches.swap(fetches_);
   }
-  if (is_news) {
+  if (is_news && !quiet_) {
     LOG(INFO) << "tf_fuse: no data channel to "
               << absl::StrJoin(AddressesOf(card_), " or ") << ": "
               << status.message()

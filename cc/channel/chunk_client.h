@@ -36,10 +36,17 @@ class ChunkClient : public FetchOwner,
   static std::shared_ptr<ChunkClient> To(const v1::PeerCard& card);
 
   // After an attempt to connect that has failed the next one is made when
-  // `retry_after` has passed, in the background.
+  // `retry_after` has passed, in the background. The first failure is logged,
+  // unless `quiet`.
   explicit ChunkClient(v1::PeerCard card,
-                       absl::Duration retry_after = absl::Seconds(30))
-      : card_(std::move(card)), retry_after_(retry_after) {}
+                       absl::Duration retry_after = absl::Seconds(30),
+                       bool quiet = false)
+      : card_(std::move(card)), retry_after_(retry_after), quiet_(quiet) {}
+  // One for calls. (Tasks of a job end, and others take their place.)
+  static std::shared_ptr<ChunkClient> ForCalls(const v1::PeerCard& card) {
+    return std::make_shared<ChunkClient>(card, absl::Seconds(30),
+                                         /*quiet=*/true);
+  }
 
   // The number that the server gave the connection, if it is open now; else 0,
   // and it is opened in the background, unless that has just failed.
@@ -94,6 +101,7 @@ class ChunkClient : public FetchOwner,
 
   const v1::PeerCard card_;
   const absl::Duration retry_after_;
+  const bool quiet_;
   absl::Mutex mu_;
   // There is one attempt at a time. Requests wait for it, unless the one before
   // has failed: then they take another way until it succeeds.

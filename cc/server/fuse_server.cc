@@ -4,6 +4,7 @@
 // The server of the protocol "grpc+fuse": TensorFlow's gRPC server with our
 // rendezvous and worker.
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -47,8 +48,19 @@ class SharedWorkerCache : public tensorflow::WorkerCacheWrapper {
  public:
   explicit SharedWorkerCache(std::shared_ptr<WorkerCacheInterface> cache)
       : WorkerCacheWrapper(cache.get()), cache_(std::move(cache)) {}
+  ~SharedWorkerCache() override {
+    if (active_) PeerChannels::Get()->EndRecording();
+  }
 
   const std::shared_ptr<WorkerCacheInterface>& shared() const { return cache_; }
+
+  void SetLogging(bool active) override {
+    if (active_.exchange(active) != active) {
+      active ? PeerChannels::Get()->BeginRecording()
+             : PeerChannels::Get()->EndRecording();
+    }
+    WorkerCacheWrapper::SetLogging(active);
+  }
 
   absl::Status GetEagerClientCache(
       std::unique_ptr<tensorflow::eager::EagerClientCache>* clients) override {
@@ -60,6 +72,7 @@ class SharedWorkerCache : public tensorflow::WorkerCacheWrapper {
 
  private:
   const std::shared_ptr<WorkerCacheInterface> cache_;
+  std::atomic<bool> active_{false};
 };
 
 class FuseServer : public tensorflow::GrpcServer, public TaskServer {

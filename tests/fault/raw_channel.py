@@ -137,7 +137,7 @@ class Channel:
             answer = message.answer
             assert answer.call == self._calls
             if answer.code:
-                raise ChannelError(answer.code, answer.text)
+                raise ChannelError(answer.code, answer.text.decode(errors="replace"))
             if answer.lease:
                 begin = answer.segment_offset
                 behind = self._segments[answer.segment][begin : begin + answer.segment_bytes]

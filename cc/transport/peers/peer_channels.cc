@@ -40,7 +40,7 @@ PeerChannels::Channels PeerChannels::Find(const std::string& task,
   }
   channels.calls.task = task;
   channels.tensors = channels.calls;
-  if (calls != nullptr) {
+  if (calls != nullptr && recording_.load() == 0) {
     channels.calls.client = calls->Calls();
     channels.tensors.client = tensors->Calls();
   }
@@ -130,8 +130,8 @@ void PeerChannels::OnCard(const Key& key, const absl::Status& status,
     Peer& peer = found->second;
     peer.card = card;
     if (card.call_token() != 0 && ChunkClient::CanReach(card)) {
-      calls = peer.calls = std::make_shared<ChunkClient>(card);
-      tensors = peer.tensors = std::make_shared<ChunkClient>(card);
+      calls = peer.calls = ChunkClient::ForCalls(card);
+      tensors = peer.tensors = ChunkClient::ForCalls(card);
     }
     has_sent_large = peer.has_sent_large;
   }

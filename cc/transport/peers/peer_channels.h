@@ -40,6 +40,11 @@ class PeerChannels {
   bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
   void Want() { wanted_.store(true, std::memory_order_relaxed); }
 
+  // While steps are recorded nothing is called by channels: gRPC's client
+  // records what it receives.
+  void BeginRecording() { recording_.fetch_add(1); }
+  void EndRecording() { recording_.fetch_sub(1); }
+
   // Those to a task. One that restarts has a new incarnation.
   Channels Find(const std::string& task, uint64_t incarnation);
 
@@ -75,6 +80,7 @@ class PeerChannels {
               const tensorflow::Tensor& frame);
 
   std::atomic<bool> wanted_{false};
+  std::atomic<int> recording_{0};
   absl::Mutex mu_;
   std::map<Key, Peer> peers_ ABSL_GUARDED_BY(mu_);
   // By task: its incarnation that a step received from last.

@@ -265,7 +265,7 @@ def test_bytes_that_are_no_frame_are_refused(receiver, frame, text):
 )
 def test_the_senders_error_is_the_steps(receiver, status, text, code):
     def answer(connection, request):
-        error = {"call": request.call, "code": status, "text": text, "last": True}
+        error = {"call": request.call, "code": status, "text": text.encode(), "last": True}
         receiver.producer.send(connection, answer=error)
 
     receiver.producer.answers.put(answer)
