@@ -63,10 +63,12 @@ std::string HeadOf(const tensorflow::RecvTensorResponse& response,
 absl::StatusOr<AnswerBytes> AnswerWith(const tensorflow::Tensor& tensor,
                                        bool is_dead) {
   if (tensor.TotalBytes() > kMaxBytes) {
-    return absl::InternalError(
-        absl::StrCat("a tensor of ", tensor.TotalBytes(), " bytes, shape ",
-                     tensor.shape().DebugString(),
-                     ", cannot be sent: the limit is ", kMaxBytes));
+    // (TensorFlow's words.)
+    return absl::InternalError(absl::StrCat(
+        "Cannot encode a Tensor that exceeds the 2GB protobuf limit. Exceeded "
+        "bytes: ",
+        tensor.TotalBytes() - kMaxBytes,
+        " , tensor shape: ", tensor.shape().DebugString()));
   }
   tensorflow::RecvTensorResponse response;
   if (is_dead) response.set_is_dead(true);
