@@ -38,6 +38,7 @@ enum CallKind : char {
 };
 
 inline constexpr char kPayloadUrl[] = "tf_fuse.test";
+inline constexpr char kRefusal[] = "refused \xff";  // An error may be no UTF-8.
 
 class OddHandler : public CallHandler {
  public:
@@ -58,7 +59,7 @@ class OddHandler : public CallHandler {
         });
         return;
       default: {
-        absl::Status status = absl::InvalidArgumentError("refused");
+        absl::Status status = absl::InvalidArgumentError(kRefusal);
         status.SetPayload(kPayloadUrl, absl::Cord(request));
         return done(status, {});
       }
@@ -114,7 +115,7 @@ inline std::string MakeCall(ChunkClient* client, uint64_t server,
     const auto payload = status.GetPayload(kPayloadUrl);
     // (A long one is left out.)
     const bool has_payload = payload.has_value() && *payload == request;
-    return absl::IsInvalidArgument(status) &&
+    return absl::IsInvalidArgument(status) && status.message() == kRefusal &&
                    (has_payload || request.size() > 8000)
                ? ""
                : absl::StrCat("a refusal came as ", status.ToString());
