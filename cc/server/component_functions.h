@@ -10,14 +10,12 @@
 
 #include "channel/calls/call_handler.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
+#include "tensorflow/core/platform/threadpool.h"
 
 namespace tensorflow {
 class GrpcServer;
 namespace eager {
 class EagerServiceImpl;
-}
-namespace thread {
-class ThreadPool;
 }
 }  // namespace tensorflow
 

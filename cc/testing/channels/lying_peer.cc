@@ -184,7 +184,7 @@ v1::ChannelMessage OddCallAnswer(Random* random, uint64_t call) {
   if (Below(random, 3) == 0) {
     answer->set_code(static_cast<int32_t>((*random)()));
     answer->set_text(std::string(Below(random, 100), 'x'));
-    (*answer->mutable_payloads())[std::string(Below(random, 9), 'u')] = "p";
+    answer->add_payloads()->set_url(std::string(Below(random, 9), 'u'));
   }
   return message;
 }
