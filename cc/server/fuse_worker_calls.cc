@@ -18,6 +18,7 @@
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/framework/rendezvous.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
+#include "transport/step/step_rendezvous.h"
 
 namespace tf_fuse {
 
@@ -91,12 +92,14 @@ void FuseWorker::HandleRecvTensor(const tensorflow::RecvTensorRequest& request,
         device->name()));
   }
   if (!status.ok()) return done(status, {});
-  env_->rendezvous_mgr->RecvLocalAsync(
-      request.step_id(), key,
-      [done = std::move(done)](const absl::Status& status,
-                               const tensorflow::Rendezvous::Args&,
-                               const tensorflow::Rendezvous::Args&,
-                               const Tensor& tensor, bool is_dead) {
+  auto found = env_->rendezvous_mgr->Find(request.step_id());
+  auto* const step = tensorflow::down_cast<StepRendezvous*>(found.release());
+  step->RecvLocalAsync(
+      key, [step, done = std::move(done)](const absl::Status& status,
+                                          const tensorflow::Rendezvous::Args&,
+                                          const tensorflow::Rendezvous::Args&,
+                                          const Tensor& tensor, bool is_dead) {
+        step->Unref();
         if (!status.ok()) return done(status, {});
         auto answer = AnswerWith(tensor, is_dead);
         if (!answer.ok()) return done(answer.status(), {});
