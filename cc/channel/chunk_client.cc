@@ -134,12 +134,8 @@ class ClientReceiver : public Connection::Receiver {
   bool greeted_ = false;  // It has shown the server's token.
 };
 
-bool ChunkClient::CanReach(const v1::PeerCard& card) {
-  return !AddressesOf(card).empty();
-}
-
 std::shared_ptr<ChunkClient> ChunkClient::To(const v1::PeerCard& card) {
-  if (!CanReach(card)) return nullptr;
+  if (AddressesOf(card).empty()) return nullptr;
   static absl::Mutex mu(absl::kConstInit);
   static auto* const clients =
       new std::map<std::string, std::shared_ptr<ChunkClient>>;
@@ -147,6 +143,11 @@ std::shared_ptr<ChunkClient> ChunkClient::To(const v1::PeerCard& card) {
   std::shared_ptr<ChunkClient>& client = (*clients)[card.server_token()];
   if (client == nullptr) client = std::make_shared<ChunkClient>(card);
   return client;
+}
+
+std::shared_ptr<ChunkClient> ChunkClient::ForCalls(const v1::PeerCard& card) {
+  if (AddressesOf(card).empty()) return nullptr;
+  return std::make_shared<ChunkClient>(card, kRetryAfter, /*quiet=*/true);
 }
 
 std::shared_ptr<ChunkCall> ChunkClient::Take(const ChunkKey& key,

@@ -28,25 +28,20 @@ namespace tf_fuse {
 class ChunkClient : public FetchOwner,
                     public std::enable_shared_from_this<ChunkClient> {
  public:
-  // Whether a data channel leads to the process that wrote the card, as far as
-  // is known.
-  static bool CanReach(const v1::PeerCard& card);
-  // That of the process that wrote the card; null if it cannot be reached.
-  // Connects in the background.
+  // That of the process that wrote the card; null if no data channel leads
+  // there, as far as is known. Connects in the background.
   static std::shared_ptr<ChunkClient> To(const v1::PeerCard& card);
+  // Another one, for calls; likewise. Its failures are not logged: tasks of a
+  // job end, and others take their place.
+  static std::shared_ptr<ChunkClient> ForCalls(const v1::PeerCard& card);
 
   // After an attempt to connect that has failed the next one is made when
   // `retry_after` has passed, in the background. The first failure is logged,
   // unless `quiet`.
   explicit ChunkClient(v1::PeerCard card,
-                       absl::Duration retry_after = absl::Seconds(30),
+                       absl::Duration retry_after = kRetryAfter,
                        bool quiet = false)
       : card_(std::move(card)), retry_after_(retry_after), quiet_(quiet) {}
-  // One for calls. (Tasks of a job end, and others take their place.)
-  static std::shared_ptr<ChunkClient> ForCalls(const v1::PeerCard& card) {
-    return std::make_shared<ChunkClient>(card, absl::Seconds(30),
-                                         /*quiet=*/true);
-  }
 
   // The number that the server gave the connection, if it is open now; else 0,
   // and it is opened in the background, unless that has just failed.
@@ -69,6 +64,7 @@ class ChunkClient : public FetchOwner,
                                     std::function<void()> no_way);
 
  private:
+  static constexpr absl::Duration kRetryAfter = absl::Seconds(30);
   friend class ClientReceiver;
   // What comes of a connection whose server has not greeted yet.
   struct Greeting {

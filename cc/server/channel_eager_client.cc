@@ -1,8 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+
 #include "server/channel_eager_client.h"
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -11,8 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "base/executors.h"
-#include "channel/calls/call_server.h"
 #include "server/ended_steps.h"
 #include "tensorflow/core/platform/refcount.h"
 #include "tensorflow/core/protobuf/eager_service.pb.h"
@@ -32,10 +30,6 @@ using tensorflow::eager::EnqueueResponse;
 using tensorflow::eager::RunComponentFunctionRequest;
 using tensorflow::eager::RunComponentFunctionResponse;
 
-// What a protocol buffer can have.
-constexpr uint64_t kMaxResponseBytes = (uint64_t{1} << 31) - 1;
-constexpr size_t kMaxParsedAtOnce = 1 << 20;
-
 bool SaysThatStepsEnded(const EnqueueRequest& request) {
   for (const auto& item : request.queue()) {
     if (!item.has_cleanup_function()) return false;
@@ -52,20 +46,12 @@ void TakeAnswer(const std::string& task, const absl::Status& status,
     PeerChannels::Get()->Forget(task);
     return done(status);
   }
-  auto parse = [answer, response, done] {
-    const auto bytes = static_cast<int>(answer.TotalBytes());
-    done(response->ParseFromArray(answer.data(), bytes)
-             ? absl::OkStatus()
-             : absl::DataLossError(absl::StrCat(
-                   "data channel: an answer of ", bytes,
-                   " bytes is not a RunComponentFunctionResponse")));
-  };
-  // (Much would hold up the channel's thread.)
-  if (answer.TotalBytes() > kMaxParsedAtOnce) {
-    ScheduleElsewhere(std::move(parse));
-  } else {
-    parse();
-  }
+  const auto bytes = static_cast<int>(answer.TotalBytes());
+  done(response->ParseFromArray(answer.data(), bytes)
+           ? absl::OkStatus()
+           : absl::DataLossError(
+                 absl::StrCat("data channel: an answer of ", bytes,
+                              " bytes is not a RunComponentFunctionResponse")));
 }
 
 class ChannelEagerClient : public EagerClient {
@@ -112,11 +98,10 @@ class ChannelEagerClient : public EagerClient {
                                  StatusCallback done) override {
     const PeerCalls peer = PeerChannels::Get()->CallsTo(task_);
     // (A call that is not started does not take `done`.)
-    if (options != nullptr && peer.client != nullptr &&
-        request->ByteSizeLong() <= kMaxCallRequestBytes &&
+    if (options != nullptr &&
         StartPeerCall(
-            peer, v1::CALL_METHOD_RUN_COMPONENT_FUNCTION,
-            request->SerializeAsString(), kMaxResponseBytes, options,
+            peer, v1::CALL_METHOD_RUN_COMPONENT_FUNCTION, *request,
+            kMaxAnswerMessageBytes, options,
             [task = task_, response, done](const absl::Status& status,
                                            const tensorflow::Tensor& answer) {
               TakeAnswer(task, status, answer, response, done);

@@ -29,8 +29,8 @@ class ComponentFunctions {
                      tensorflow::thread::ThreadPool* threads);
 
   // As gRPC's RunComponentFunction, on a thread for a coordinator's calls.
-  // Errors: InvalidArgument for bytes that are not a request; Unavailable where
-  // there is no server.
+  // Errors: InvalidArgument for bytes that are not a request; Unavailable
+  // without a server.
   void Run(const std::string& request, tensorflow::CallOptions* options,
            AnswerDone done) const;
 

@@ -1,5 +1,6 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+
 #include "server/ended_steps.h"
 
 #include <memory>

@@ -1,5 +1,6 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+
 #include "server/tensor_answer.h"
 
 #include <cstdint>
@@ -22,40 +23,32 @@ namespace {
 using google::protobuf::internal::WireFormatLite;
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 31;
-constexpr auto kBytes = WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
 
 struct Whole {
   std::string head;
   tensorflow::Tensor tensor;
 };
 
-// All of the message but `content` bytes at its end, which are the tensor's.
+// Appends what stands before a field of so many bytes.
+void AppendTag(int field, uint64_t bytes, std::string* to) {
+  google::protobuf::io::StringOutputStream stream(to);
+  google::protobuf::io::CodedOutputStream out(&stream);
+  out.WriteTag(WireFormatLite::MakeTag(
+      field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+  out.WriteVarint64(bytes);
+}
+
+// All of a message but `content` bytes at its end, which are the tensor's:
+// `tensor` has its type and shape, `response` the other fields.
 std::string HeadOf(const tensorflow::RecvTensorResponse& response,
-                   uint64_t content) {
-  using google::protobuf::io::CodedOutputStream;
-  using tensorflow::RecvTensorResponse;
-  using tensorflow::TensorProto;
-  std::string described;  // Type and shape, then how long the content is.
-  {
-    google::protobuf::io::StringOutputStream stream(&described);
-    CodedOutputStream out(&stream);
-    out.WriteString(response.tensor().SerializeAsString());
-    out.WriteTag(WireFormatLite::MakeTag(TensorProto::kTensorContentFieldNumber,
-                                         kBytes));
-    out.WriteVarint64(content);
-  }
-  RecvTensorResponse others = response;
-  others.clear_tensor();
-  std::string head = others.SerializeAsString();
-  std::string begin;
-  {
-    google::protobuf::io::StringOutputStream stream(&begin);
-    CodedOutputStream out(&stream);
-    out.WriteTag(WireFormatLite::MakeTag(RecvTensorResponse::kTensorFieldNumber,
-                                         kBytes));
-    out.WriteVarint64(described.size() + content);
-  }
-  return absl::StrCat(head, begin, described);
+                   const tensorflow::TensorProto& tensor, uint64_t content) {
+  std::string inner = tensor.SerializeAsString();
+  AppendTag(tensorflow::TensorProto::kTensorContentFieldNumber, content,
+            &inner);
+  std::string head = response.SerializeAsString();
+  AppendTag(tensorflow::RecvTensorResponse::kTensorFieldNumber,
+            inner.size() + content, &head);
+  return head + inner;
 }
 
 }  // namespace
@@ -84,10 +77,11 @@ absl::StatusOr<AnswerBytes> AnswerWith(const tensorflow::Tensor& tensor,
     answer.pieces = {whole->head};
   } else {
     whole->tensor = tensor;
-    response.mutable_tensor()->set_dtype(tensor.dtype());
-    tensor.shape().AsProto(response.mutable_tensor()->mutable_tensor_shape());
+    tensorflow::TensorProto described;
+    described.set_dtype(tensor.dtype());
+    tensor.shape().AsProto(described.mutable_tensor_shape());
     const auto content = whole->tensor.tensor_data();
-    whole->head = HeadOf(response, content.size());
+    whole->head = HeadOf(response, described, content.size());
     answer.pieces = {whole->head, {content.data(), content.size()}};
   }
   answer.owner = whole;

@@ -67,8 +67,8 @@ class OddHandler : public CallHandler {
   }
 };
 
-// Makes one call, perhaps one that is cancelled. Returns what is wrong; empty
-// if nothing is, or there is no channel now.
+// Makes one call, perhaps one that is cancelled. Returns what is wrong, if
+// anything is. Does nothing while no channel is open.
 inline std::string MakeCall(ChunkClient* client, uint64_t server,
                             std::mt19937_64* random) {
   const std::shared_ptr<CallClient> calls = client->Calls();

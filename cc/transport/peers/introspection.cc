@@ -30,7 +30,7 @@ namespace {
 
 v1::PeerCard OwnCard(uint64_t call_token) {
   v1::PeerCard card;
-  PeerChannels::Get()->Want();
+  PeerChannels::Get()->Want();  // The task that asks receives fused.
   if (!AllowedPaths().shared_memory && !AllowedPaths().tcp) return card;
   card.set_version(kChannelVersion);
   card.set_call_token(call_token);

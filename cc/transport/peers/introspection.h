@@ -17,7 +17,8 @@
 
 namespace tf_fuse {
 
-// Of this process; see the enum. Empty for a question of a newer version.
+// Of this process; see the enum. Empty for a question of a newer version. The
+// card has `call_token`, that of the server that is asked.
 std::string AnswerQuestion(v1::Question question, uint64_t call_token = 0);
 
 // Of a task of the connected cluster. Waits `timeout_ms` at most. Errors:

@@ -1,5 +1,6 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+
 #include "transport/peers/peer_call.h"
 
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/executors.h"
 #include "channel/calls/call_server.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/status.h"
@@ -15,6 +17,9 @@
 namespace tf_fuse {
 
 namespace {
+
+// More would hold up the channel's thread.
+constexpr size_t kMaxParsedHere = 1 << 20;
 
 const char* GrpcMethod(v1::CallMethod method) {
   return method == v1::CALL_METHOD_RUN_COMPONENT_FUNCTION
@@ -62,9 +67,10 @@ class CallNumber {
 }  // namespace
 
 bool StartPeerCall(const PeerCalls& peer, v1::CallMethod method,
-                   std::string request, uint64_t max_bytes,
-                   tensorflow::CallOptions* options, CallDone done) {
-  if (peer.client == nullptr || request.size() > kMaxCallRequestBytes) {
+                   const google::protobuf::MessageLite& request,
+                   uint64_t max_bytes, tensorflow::CallOptions* options,
+                   CallDone done) {
+  if (peer.client == nullptr || request.ByteSizeLong() > kMaxCallRequestBytes) {
     return false;
   }
   // `options` may be gone as soon as the call was started.
@@ -78,10 +84,16 @@ bool StartPeerCall(const PeerCalls& peer, v1::CallMethod method,
                       const absl::Status& status,
                       const tensorflow::Tensor& answer) {
     options->ClearCancelCallback();
-    done(status.ok() ? status : AsOfTask(status, task, method), answer);
+    if (!status.ok()) return done(AsOfTask(status, task, method), answer);
+    const bool is_parsed = method != v1::CALL_METHOD_FRAME;
+    if (!is_parsed || answer.TotalBytes() <= kMaxParsedHere) {
+      return done(status, answer);
+    }
+    ScheduleElsewhere([done, status, answer] { done(status, answer); });
   };
-  const uint64_t call = peer.client->Start(
-      peer.server, method, std::move(request), max_bytes, std::move(answered));
+  const uint64_t call =
+      peer.client->Start(peer.server, method, request.SerializeAsString(),
+                         max_bytes, std::move(answered));
   const bool cancelled = number->Set(call);
   if (call == 0) {
     options->ClearCancelCallback();

@@ -129,7 +129,7 @@ void PeerChannels::OnCard(const Key& key, const absl::Status& status,
     if (found == peers_.end() || !has_card) return;
     Peer& peer = found->second;
     peer.card = card;
-    if (card.call_token() != 0 && ChunkClient::CanReach(card)) {
+    if (card.call_token() != 0) {
       calls = peer.calls = ChunkClient::ForCalls(card);
       tensors = peer.tensors = ChunkClient::ForCalls(card);
     }

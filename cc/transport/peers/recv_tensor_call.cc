@@ -10,8 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/executors.h"
-#include "channel/calls/call_server.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "tensorflow/core/distributed_runtime/request_id.h"
 #include "tensorflow/core/platform/status.h"
@@ -21,8 +19,6 @@ namespace tf_fuse {
 using tensorflow::Tensor;
 
 namespace {
-
-constexpr size_t kMaxCopiedAtOnce = 1 << 20;
 
 // The bytes of a RecvTensorResponse.
 class BytesSource : public tensorflow::TensorResponse::Source {
@@ -86,34 +82,23 @@ void RecvCall::Start(std::function<void()> recv_done) {
 }
 
 bool RecvCall::StartByChannel(const std::function<void()>& finish_one) {
-  if (peer_.client == nullptr ||
-      request_.ByteSizeLong() > kMaxCallRequestBytes) {
-    return false;
-  }
   const PeerCalls peer = std::move(peer_);
   by_channel_ = true;  // Before the answer.
   const bool sent = StartPeerCall(
-      peer, method_, request_.SerializeAsString(), max_bytes_, &options_,
+      peer, method_, request_, max_bytes_, &options_,
       [this, finish_one](const absl::Status& status, const Tensor& answer) {
-        if (!status.ok()) Fail(status);
-        auto take = [this, finish_one, answer] {
+        if (status.ok()) {
           TakeAnswer(answer);
-          finish_one();
-        };
-        // (A copy of much would hold up the channel's thread.)
-        if (method_ == v1::CALL_METHOD_RECV_TENSOR &&
-            answer.TotalBytes() > kMaxCopiedAtOnce) {
-          ScheduleElsewhere(std::move(take));
         } else {
-          take();
+          Fail(status);
         }
+        finish_one();
       });
   if (!sent) by_channel_ = false;
   return sent;
 }
 
 void RecvCall::TakeAnswer(const Tensor& answer) {
-  if (!status().ok()) return;
   if (method_ == v1::CALL_METHOD_FRAME) {
     frame_ = answer;
     return;

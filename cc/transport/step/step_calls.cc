@@ -28,9 +28,6 @@ using tensorflow::Tensor;
 
 namespace {
 
-// What a protocol buffer can have.
-constexpr uint64_t kMaxTensorAnswerBytes = (uint64_t{1} << 31) - 1;
-
 // Says in a serialized request that its answer may come by a channel. (Of a
 // message, parts may be serialized one after the other.)
 void OfferChannel(uint64_t number, std::string* request) {
@@ -214,7 +211,7 @@ void StepRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
   if (on_host) {
     channels = PeerChannels::Get()->Find(task, parsed.src_incarnation);
     call->UseChannel(std::move(channels.tensors), v1::CALL_METHOD_RECV_TENSOR,
-                     kMaxTensorAnswerBytes);
+                     kMaxAnswerMessageBytes);
   }
   const bool open =
       on_host && !channels.is_known && PeerChannels::Get()->wanted();
