@@ -38,6 +38,8 @@ void SetLimits() {
   set(kMaxPendingRequestsVariable, "20");  // 4 of one step.
   set(kMaxPendingBytesVariable, "150000");
   set(kMaxUnsentFrameBytesVariable, "16384");
+  // A data channel would answer on threads of its own.
+  set("TF_FUSE_COLLECTIVE_PATHS", "grpc");
   // TensorFlow logs each step that is aborted, protobuf each name that is not
   // UTF-8.
   set("TF_CPP_MIN_LOG_LEVEL", "3");
