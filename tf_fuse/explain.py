@@ -89,8 +89,8 @@ def rewrite(
       splitting: the option `fuse_grouping`: which of the tensors that may share a call share it.
         Empty for "level", which needs no estimates; the default of runs is "cost".
       rpc_us: for the splitting "cost": by how many microseconds a call delays those after it. 0 for
-        a usual value; runs measure it.
-      bytes_per_us: for the splitting "cost": how fast a tensor travels. 0 for a usual value.
+        the default.
+      bytes_per_us: for the splitting "cost": how fast a tensor travels. 0 for the default.
       max_keys_per_request: the most tensors of one group, at least 2; None for what
         TF_FUSE_MAX_KEYS_PER_REQUEST says here.
       max_key_bytes: the most bytes of a rendezvous key, at least 1; None for 4096.

@@ -18,7 +18,8 @@ def server_update_report(timeout_s: float = 10.0, *, target: str | None = None) 
 
     The staleness of an update is the number of other updates of the same variable since its step
     began on the server ("Staleness-Aware Async-SGD for Distributed Deep Learning",
-    Zhang et al., 2016). With one worker it is 0; with N equal ones, about N - 1.
+    Zhang et al., 2016). With one worker and one step in flight it is 0; with N equal
+    workers, about N - 1; with `steps_in_flight` k, up to 2 * (k - 1) of the worker's own besides.
 
     Args:
       timeout_s: seconds until a task that does not answer is given up.

@@ -12,8 +12,9 @@ worker, as TensorFlow's does; other threads run the calls:
                       +-- calls that a lost worker did not end
 
 In turn: a call begins when the one that is `steps_in_flight` before it has ended, not when any has.
-So the weights that a step reads lack the updates of at most 2 * (steps_in_flight - 1) other calls
-of its worker: of those that began before it and end after it has read, and of those behind it.
+So the weights that a call reads lack the updates of at most the steps_in_flight - 1 calls before it.
+As many later calls may be applied before it: between its reads and its own update, at most
+2 * (steps_in_flight - 1) other calls of the worker change a variable.
 
 A call that fails because its worker was lost waits until no other call of that worker is under way;
 then all of them go back to the queue, and TensorFlow's code waits for the worker. So it waits once,

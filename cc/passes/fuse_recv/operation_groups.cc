@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "passes/lookups/combine_rewrite.h"
 #include "passes/view/liveness.h"
 #include "tensorflow/core/framework/types.h"
@@ -28,22 +29,18 @@ constexpr size_t kMinOperations = 4;
 bool IsGroupable(const Node& node) {
   static const auto* const kGroupable = new std::set<std::string>{
       // Reads and what lies between them and a send.
-      "ReadVariableOp", "ResourceGather", "Identity", "Reshape", "Cast",
-      "ExpandDims", "Squeeze", "StridedSlice", "_Send", "TfFuse>UniqueIds",
-      "TfFuse>PlaceRows", "TfFuse>SumRows",
-      // Updates of rows, and of what is small.
-      "ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate",
-      "ResourceSparseApplyAdagrad", "ResourceSparseApplyAdagradV2",
-      "ResourceSparseApplyFtrl", "ResourceSparseApplyFtrlV2",
-      "ResourceSparseApplyKerasMomentum", "ResourceSparseApplyMomentum",
-      "ResourceSparseApplyRMSProp", "ResourceApplyAdagrad",
-      "ResourceApplyAdagradV2", "ResourceApplyAdam", "ResourceApplyFtrl",
-      "ResourceApplyFtrlV2", "ResourceApplyGradientDescent",
-      "ResourceApplyKerasMomentum", "ResourceApplyMomentum",
-      "ResourceApplyRMSProp", "AssignAddVariableOp", "AssignSubVariableOp",
-      "TfFuse>ElementwiseUpdate", "TfFuse>StagedUpdate", "TfFuse>JoinRows",
-      "TfFuse>RoundWithFeedback", "TfFuse>UpdateCount"};
-  return kGroupable->count(node.type_string()) > 0 ||
+      "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Identity",
+      "Reshape", "Cast", "ExpandDims", "Squeeze", "StridedSlice", "_Send",
+      "TfFuse>UniqueIds", "TfFuse>PlaceRows", "TfFuse>SumRows",
+      // Updates.
+      "AssignAddVariableOp", "AssignSubVariableOp", "TfFuse>ElementwiseUpdate",
+      "TfFuse>StagedUpdate", "TfFuse>JoinRows", "TfFuse>RoundWithFeedback",
+      "TfFuse>UpdateCount"};
+  const std::string& type = node.type_string();
+  return kGroupable->count(type) > 0 ||
+         absl::StartsWith(type, "ResourceScatter") ||
+         absl::StartsWith(type, "ResourceApply") ||
+         absl::StartsWith(type, "ResourceSparseApply") ||
          node.attrs().Find(kMovedAttr) != nullptr;
 }
 

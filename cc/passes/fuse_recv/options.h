@@ -32,7 +32,7 @@ struct FuseOptions {
   bool fuse_operations = true;
   // fuse_grouping: "level", "consumer", "cost" or "dynamic"; empty: not given.
   std::string grouping;
-  // Of "cost"; 0: measured, or the default.
+  // Of "cost"; 0: the default.
   double rpc_us = 0;
   double gigabytes_per_s = 0;
 };

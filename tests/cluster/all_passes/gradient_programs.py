@@ -23,7 +23,7 @@ _IDS = ([0, 2, 2], [[3, 1], [0, 3]], [1])
 _TYPES = (tf.float32, tf.float64, tf.float16)
 _LIMIT = 9.0
 # Each option: what it is when it is off, and the ways in which it is on. Left out are the one for
-# GPUs, and numbers about the network, which tasks measure.
+# GPUs, and numbers about the network, which change no value.
 _OPTIONS: dict[str, tuple[Any, ...]] = {
     "compile_weight_update": (False, True),
     "do_fuse_recv": (False, True),

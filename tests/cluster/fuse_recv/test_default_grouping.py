@@ -42,6 +42,6 @@ def test_on_one_host_groups_are_those_of_a_level(events):
 
 
 def test_options_say_what_calls_and_bytes_cost(events):
-    # By a measured call, or a gigabyte per second, they are divided in another way.
+    # With the default call, or a gigabyte per second, they are divided in another way.
     calls = dict(zip(_COSTS, events["reports"]["calls"][len(_GROUPINGS) :], strict=True))
     assert calls == {"slow link": 2, "dear calls": 1, "fast link": 1}

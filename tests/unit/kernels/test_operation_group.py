@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+from tensorflow.python.framework import op_def_registry
 
 from tests.unit.passes.pass_testing import PS0, node
 from tf_fuse import _native
@@ -345,3 +346,49 @@ def test_a_handle_is_handed_on():
     (handle,) = _run([hands_on], [variable.handle], ["same:0"], [tf.resource])
     read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
     assert read.numpy().tolist() == [1.0, 2.0]
+
+
+# What lies between a server's variables and their updates, beside the operations above.
+_UPDATES = [
+    name
+    for name in dir(tf.raw_ops)
+    if name.startswith(("ResourceApply", "ResourceSparseApply", "ResourceScatter"))
+]
+
+
+def _arguments(definition):
+    """An input of each argument: a variable where it is a resource, which an update changes."""
+    rows = not definition.name.startswith("ResourceApply")
+    is_nd = "Nd" in definition.name
+    for i, argument in enumerate(definition.input_arg):
+        if argument.name == "indices":
+            yield tf.constant([[2], [0], [4]] if is_nd else [2, 0, 4])
+        elif argument.type == tf.resource.as_datatype_enum:
+            yield tf.Variable(tf.random.stateless_uniform([5, 3], [i, 7], 0.5, 1.0))
+        elif argument.name in ("grad", "delta", "updates"):
+            yield tf.random.stateless_uniform([3 if rows else 5, 3], [i, 8], 0.5, 1.0)
+        elif argument.type_attr:
+            yield tf.constant(-0.5 if argument.name == "lr_power" else 0.25)
+        else:
+            yield tf.constant(3, argument.type)  # a number of steps
+
+
+@pytest.mark.parametrize("op", _UPDATES)
+def test_each_update_of_tensorflow_has_its_values(op):
+    definition = op_def_registry.get(op)
+    types = {"T": tf.float32, "dtype": tf.float32, "Tindices": tf.int32}
+    attributes = {attr.name: types[attr.name] for attr in definition.attr if attr.name in types}
+    before = [a.numpy().tobytes() for a in _arguments(definition) if isinstance(a, tf.Variable)]
+    results = []
+    for grouped in (False, True):
+        arguments = list(_arguments(definition))
+        inputs = [a.handle if isinstance(a, tf.Variable) else a for a in arguments]
+        if grouped:
+            places = [f":{i}" for i in range(len(inputs))]
+            _run([node("update", op, places, "", **attributes)], inputs)
+        else:
+            names = [argument.name for argument in definition.input_arg]
+            getattr(tf.raw_ops, op)(**dict(zip(names, inputs, strict=True)))
+        results.append([a.numpy().tobytes() for a in arguments if isinstance(a, tf.Variable)])
+    assert results[0] == results[1]
+    assert results[0] != before

@@ -104,6 +104,45 @@ def test_lookups_of_a_server_are_one_operation_and_updates_another():
     assert counts == {4}
 
 
+@pytest.mark.parametrize(
+    ("update", "scalars"),
+    [
+        ("ResourceScatterMul", 0),
+        ("ResourceSparseApplyAdadelta", 3),
+        ("ResourceSparseApplyProximalAdagrad", 3),
+    ],
+)
+def test_any_update_of_rows_is_put_together(update, scalars):
+    accumulators = {"ResourceScatterMul": 0, "ResourceSparseApplyAdadelta": 2}.get(update, 1)
+    graph = graph_pb2.GraphDef(node=[const("rate", PS0)])
+    for i in range(4):
+        variables = [f"variable_{i}_{j}" for j in range(1 + accumulators)]
+        graph.node.extend(
+            node(v, "VarHandleOp", [], PS0, dtype=tf.float32, shared_name=v) for v in variables
+        )
+        graph.node.extend(
+            [
+                node(f"ids_{i}", "Placeholder", [], W0, dtype=tf.int32),
+                node(f"change_{i}", "Placeholder", [], W0, dtype=tf.float32),
+            ]
+        )
+        ids_last = [f"change_{i}", f"ids_{i}"]
+        inputs = ids_last[::-1] if update.startswith("ResourceScatter") else ids_last
+        types = {"dtype" if update.startswith("ResourceScatter") else "T": tf.float32}
+        graph.node.append(
+            node(
+                f"update_{i}",
+                update,
+                [*variables, *["rate"] * scalars, *inputs],
+                PS0,
+                Tindices=tf.int32,
+                **types,
+            )
+        )
+    result = rewrite(graph, fuse_operations=True)
+    assert (PS0, {update: 4}) in _groups(result)
+
+
 @pytest.mark.parametrize("tables", [10, 300])
 def test_each_request_is_one_send(tables):
     result = rewrite(_gradients(tables), fuse_operations=True)
