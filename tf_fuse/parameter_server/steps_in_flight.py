@@ -13,8 +13,7 @@ worker, as TensorFlow's does; other threads run the calls:
 
 In turn: a call begins when the one that is `steps_in_flight` before it has ended, not when any has.
 So the weights that a call reads lack the updates of at most the steps_in_flight - 1 calls before
-it.
-As many later calls may be applied before it: between its reads and its own update, at most
+it. As many later calls may be applied before it: between its reads and its own update, at most
 2 * (steps_in_flight - 1) other calls of the worker change a variable.
 
 A call that fails because its worker was lost waits until no other call of that worker is under way;

@@ -26,7 +26,7 @@ _ENVIRONMENT = {
 }
 
 
-def _calls(tables, paths):
+def _calls(tables, paths, *options):
     """Returns the gRPC calls of `_STEPS` steps, by task and method."""
     counters, spec = {}, {}
     environment = {"TF_FUSE_COLLECTIVE_PATHS": paths}
@@ -39,7 +39,7 @@ def _calls(tables, paths):
                 spec[job].append(f"127.0.0.1:{counter.port}")
         # A process of its own: while it connects, TensorFlow lets no other thread run.
         coordinator = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(spec), str(tables), paths],
+            [sys.executable, __file__, json.dumps(spec), str(tables), paths, *options],
             env=os.environ | _ENVIRONMENT | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -63,9 +63,7 @@ def test_calls_do_not_grow_with_the_number_of_tables(tables):
     """Of each task: one to begin its part, of a server one to clean up, and one per need.
 
     The worker is asked for ids and gradients by each server, a server for rows. FuseRecvTensor
-    travels as RecvTensor. The step returns nothing: with a loss, the worker also asks each server
-    for the end of its updates, and the coordinator lets go of the loss by one more Enqueue, at any
-    time after the step.
+    travels as RecvTensor.
     """
     server = {"RunComponentFunction": _STEPS, "RecvTensor": _STEPS, "Enqueue": _STEPS}
     assert _calls(tables, "grpc") == {
@@ -73,6 +71,15 @@ def test_calls_do_not_grow_with_the_number_of_tables(tables):
         "ps:0": server,
         "ps:1": server,
     }
+
+
+def test_a_loss_is_three_more_calls_and_nothing_waits_for_the_servers():
+    """The coordinator makes the worker send it, asks for it, and lets go of it in the end."""
+    calls = _calls(6, "grpc", "loss")
+    server = {"RunComponentFunction": _STEPS, "RecvTensor": _STEPS, "Enqueue": _STEPS}
+    # (It may let go of the last loss of the steps before, and not yet of its own last one.)
+    assert 3 * _STEPS - 1 <= calls["worker:0"].pop("Enqueue") <= 3 * _STEPS + 1
+    assert calls == {"worker:0": {"RecvTensor": 5 * _STEPS}, "ps:0": server, "ps:1": server}
 
 
 def test_data_channels_leave_grpc_what_begins_and_what_ends_a_step():
@@ -95,7 +102,7 @@ def _open_channels(tf_fuse, run):
     raise AssertionError(f"no data channels after 500 steps: {tasks}")
 
 
-def _main(spec, count, paths):
+def _main(spec, count, paths, returns_loss):
     import tensorflow as tf
 
     import tf_fuse
@@ -122,13 +129,15 @@ def _main(spec, count, paths):
                 variable.scatter_sub(scaled)
             else:
                 variable.assign_sub(gradient * 0.1)
+        return loss if returns_loss else None
 
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def run(steps):
         for _ in range(steps):
-            coordinator.schedule(step)
+            loss = coordinator.schedule(step)
             coordinator.join()
+            loss.fetch()
 
     run(3)
     if "shm" in paths:
@@ -141,4 +150,4 @@ def _main(spec, count, paths):
 
 
 if __name__ == "__main__":
-    _main(json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    _main(json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3], "loss" in sys.argv[4:])

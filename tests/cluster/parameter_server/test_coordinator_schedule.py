@@ -89,9 +89,14 @@ def test_a_worker_runs_its_next_call_while_what_the_last_one_returned_comes(foun
     assert found["late"] == {"ran": 3, "done": False, "values": [0, 1, 2, 3, 4]}
 
 
+def test_no_call_logs_that_something_is_deprecated(found):
+    assert [text for text in found["warned"] if "deprecated" in text] == []
+
+
 def _main(mode):
     import functools
     import gc
+    import logging
     import threading
     import weakref
 
@@ -99,6 +104,10 @@ def _main(mode):
     from tensorflow.core.function.polymorphism import function_type
     from tensorflow.python.distribute.coordinator import cluster_coordinator
 
+    warnings = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warnings.append(record.getMessage())
+    tf.get_logger().addHandler(handler)
     job = coordinator.Job(mode, 1, 1)
     (weight,) = job.variables([tf.ones([4])], name="weight")
     looks = []
@@ -330,6 +339,9 @@ def _main(mode):
         kind.bring = stock
         return {"ran": ran, "done": done, "values": [int(one.fetch()) for one in results]}
 
+    def warned():
+        return warnings
+
     cases = [same, literal, two_iterators, keywords, tensors, other_literals, other_device]
     cases += [
         in_scope,
@@ -341,6 +353,7 @@ def _main(mode):
         error,
         freed,
         threads,
+        warned,
     ]
     cases += [late] * (mode == "on")
     coordinator.finish({case.__name__: case for case in cases})

@@ -61,6 +61,13 @@ MEMBERS = (
     ),
     _REMOTE_VALUE,
     _EXECUTOR_SCOPE,
+    Member(
+        "tensorflow.python.framework.ops:_EagerTensorBase",
+        "_copy",
+        Takes("self", "ctx", "device_name"),
+        "brings a result here; `cpu`, which calls it, logs that it is deprecated",
+        _FEATURES,
+    ),
 )
 
 _of_thread = threading.local()
@@ -219,7 +226,8 @@ def class_of(as_arrays: bool, late: bool) -> type[Any]:
             if all(isinstance(one, tf.Tensor) and one.dtype not in handles for one in values):
                 # (An operation for each, as TensorFlow has, takes longer; its errors have classes.)
                 with contextlib.suppress(RuntimeError):
-                    return tf.nest.pack_sequence_as(self._values, [one.cpu() for one in values])
+                    here = [one._copy(device_name="CPU:0") for one in values]
+                    return tf.nest.pack_sequence_as(self._values, here)
             return super()._copy_to_local()
 
         def _fail(self, error: Exception) -> None:
