@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "server/ended_steps.h"
+#include "server/delayed_messages.h"
 #include "tensorflow/core/platform/refcount.h"
 #include "tensorflow/core/protobuf/eager_service.pb.h"
 #include "transport/peers/peer_channels.h"
@@ -27,12 +27,13 @@ using tensorflow::core::RefCountPtr;
 using tensorflow::eager::EagerClient;
 using tensorflow::eager::EnqueueRequest;
 using tensorflow::eager::EnqueueResponse;
+using tensorflow::eager::QueueItem;
 using tensorflow::eager::RunComponentFunctionRequest;
 using tensorflow::eager::RunComponentFunctionResponse;
 
-bool SaysThatStepsEnded(const EnqueueRequest& request) {
-  for (const auto& item : request.queue()) {
-    if (!item.has_cleanup_function()) return false;
+bool IsAllOf(const EnqueueRequest& request, QueueItem::ItemCase kind) {
+  for (const QueueItem& item : request.queue()) {
+    if (item.item_case() != kind) return false;
   }
   return request.queue_size() > 0;
 }
@@ -82,14 +83,11 @@ class ChannelEagerClient : public EagerClient {
 
   void EnqueueAsync(CallOptions* options, const EnqueueRequest* request,
                     EnqueueResponse* response, StatusCallback done) override {
-    if (!SaysThatStepsEnded(*request) || !HasChannel()) {
+    // Steps that have ended.
+    if (!IsAllOf(*request, QueueItem::kCleanupFunction) || !HasChannel()) {
       return client_->EnqueueAsync(options, request, response, std::move(done));
     }
-    EndedSteps::Get()->Add(client_.get(), *request);
-    for (int i = 0; i < request->queue_size(); ++i) {
-      response->add_queue_response();
-    }
-    done(absl::OkStatus());
+    Delay(*request, /*in_order=*/false, response, done);
   }
 
   void RunComponentFunctionAsync(CallOptions* options,
@@ -116,8 +114,15 @@ class ChannelEagerClient : public EagerClient {
                              const EnqueueRequest* request,
                              EnqueueResponse* response,
                              StatusCallback done) override {
-    client_->StreamingEnqueueAsync(enable, options, request, response,
-                                   std::move(done));
+    // Results that nobody holds any longer.
+    const bool may_wait =
+        enable && IsAllOf(*request, QueueItem::kHandleToDecref);
+    if (!may_wait || !HasChannel()) {
+      return client_->StreamingEnqueueAsync(enable, options, request, response,
+                                            std::move(done));
+    }
+    // (Without a stream, whoever makes a result has waited for it.)
+    Delay(*request, client_->allow_multiple_pending_requests(), response, done);
   }
 
   bool allow_multiple_pending_requests() const override {
@@ -125,6 +130,15 @@ class ChannelEagerClient : public EagerClient {
   }
 
  private:
+  void Delay(const EnqueueRequest& request, bool in_order,
+             EnqueueResponse* response, const StatusCallback& done) {
+    DelayedMessages::Get()->Add(client_.get(), request, in_order);
+    for (int i = 0; i < request.queue_size(); ++i) {
+      response->add_queue_response();
+    }
+    done(absl::OkStatus());
+  }
+
   bool HasChannel() const {
     return PeerChannels::Get()->CallsTo(task_).client != nullptr;
   }

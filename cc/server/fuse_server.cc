@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "channel/socket/addresses.h"
 #include "collectives/runtime/collective_manager.h"
+#include "passes/fuse_recv/options.h"
 #include "server/channel_eager_client.h"
 #include "server/cluster_functions.h"
 #include "server/component_functions.h"
@@ -126,6 +127,10 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
       tensorflow::uint64 context_id,
       tensorflow::EagerContext* context) override {
     master_context_ = context;  // It is connected when the server starts.
+    // No task asks a coordinator for its card.
+    if (ParseFuseOptions(server_def().default_session_config()).do_fuse_recv) {
+      PeerChannels::Get()->Want();
+    }
     return GrpcServer::AddMasterEagerContextToEagerService(context_id, context);
   }
 
