@@ -35,6 +35,7 @@ def _main(which):
     import tf_keras
     from tensorflow.python.eager import context as context_module
 
+    import tf_fuse
     from tests.cluster.parameter_server import update_cases as updates
     from tf_fuse.shard_update import interception
 
@@ -45,12 +46,23 @@ def _main(which):
         return interception.fuser_of(context).decisions
 
     def switch(on, **others):
-        options = {"fuse_weight_update": on, "do_fuse_recv": True, "fuse_grouping": "level"}
+        """Off, no option is on: graphs are stock TensorFlow's."""
+        options = {"fuse_weight_update": on, "do_fuse_recv": on, "fuse_grouping": "level"}
         tf.config.optimizer.set_experimental_options({**options, **others})
+
+    worker = "/job:worker/replica:0/task:0"
+
+    def grouped():
+        """How many operations of the last function's servers run together with others."""
+        groups = tf_fuse.cluster_reports()[worker][-1].get("operation_groups", [])
+        on_servers = [one["operations"] for one in groups if "/job:ps/" in one["device"]]
+        return sum(sum(one.values()) for one in on_servers)
 
     def compared(make, **options):
         switch(False)
+        rewritten = job.by_task("functions")[worker]
         stock = updates.trained(job, make, **options)
+        assert job.by_task("functions")[worker] == rewritten, "stock was rewritten"
         before = len(decisions())
         switch(True)
         ours = updates.trained(job, make, **options)
@@ -58,6 +70,7 @@ def _main(which):
         found = [one.outline for one in decisions()[before:]]
         return {
             "ulps": updates.ulps(ours, stock),
+            "grouped": grouped(),
             "fused": sum(len(one.clusters) for one in found),
             "exact": [exact for one in found for exact in one.exact],
             "left": sorted({left.reason for one in found for left in one.left}),
@@ -205,7 +218,7 @@ def _main(which):
         return {"stock": stock, "ours": ours, "fused": found}
 
     def off():
-        switch(False)
+        switch(False, do_fuse_recv=True)
         before = len(decisions())
         model = updates.Model(job.strategy, adam)
         job.call(model.step, (tf.constant(updates.IDS[0]),))
@@ -244,7 +257,6 @@ def _main(which):
         return {"before": of(rewritten[one]), "after": of(one)}
 
     def report():
-        import tf_fuse
         from tf_fuse.shard_update import fusion_report
 
         before = tf_fuse.metrics()["weight_updates"]

@@ -192,9 +192,10 @@ def _start(name):
 
 
 def _switch(on):
+    """Off, no option is on: graphs are stock TensorFlow's."""
     import tensorflow as tf
 
-    options = {"fuse_weight_update": on, "do_fuse_recv": True, "fuse_grouping": "level"}
+    options = {"fuse_weight_update": on, "do_fuse_recv": on, "fuse_grouping": "level"}
     tf.config.optimizer.set_experimental_options(options)
 
 

@@ -55,6 +55,7 @@ def _names():
 def test_values_are_those_of_stock(request, name, gradient):
     case = _case(request, name, gradient)
     assert case["ulps"] == 0, case
+    assert case["grouped"] >= 4, case
     assert set(case["left"]) - {"too_few"} == _LEFT.get((name, gradient), set())
 
 
