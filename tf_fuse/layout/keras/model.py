@@ -43,6 +43,7 @@ from tf_fuse.layout.planning.sharding_constraints import annotations_of
 from tf_fuse.layout.trace.records import concrete_function, for_a_plan
 from tf_fuse.layout.trace.variable_name import variable_name
 from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.former_keyword import former_keyword
 from tf_fuse.layout.types.mesh import Mesh, check_mesh
 
 _OF_VARIABLES: Final = (
@@ -128,6 +129,7 @@ class KerasExecution:
             if isinstance(one, _Step) and one.plans
         }
 
+    @former_keyword("pins", "constraints")
     def plan(self, step: str, data: Any, **options: Any) -> FunctionPlan:
         """Plan a step for batches of one shape, which then run by this plan.
 
@@ -135,7 +137,7 @@ class KerasExecution:
           step: "train", "test" or "predict".
           data: a batch as Keras has it, x, (x, y) or (x, y, sample_weight); of tensors, arrays or
             `tf.TensorSpec`s. With data_per_process a part, as each process feeds it.
-          **options: in place of the model's own; and pins.
+          **options: in place of the model's own; and constraints.
 
         Raises:
           LayoutError: as of `tf_fuse.layout.plan`; such batches run already.
