@@ -76,7 +76,7 @@ class ClusterFinder:
         self._reductions = Reductions(view, shapes, exact)
         self._exact = exact
 
-    # --- Packs -----------------------------------------------------------------------------------
+    # --- Buckets ---------------------------------------------------------------------------------
 
     def bucket(self, node: Any) -> Bucket:
         """Return the bucket of an all-reduce."""
