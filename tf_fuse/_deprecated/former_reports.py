@@ -10,6 +10,9 @@ from typing import Any, Final
 #: Keys of a function in a report: from the former name to the new one.
 FUNCTION_KEYS: Final = {"packs": "buckets"}
 
+#: Reasons: from the former name to the new one.
+REASONS: Final = {"not_redundant": "not_replicated"}
+
 
 def with_new_names(report: Any) -> Any:
     """Return a report of any version with the names of this one; other data unchanged."""
@@ -19,7 +22,19 @@ def with_new_names(report: Any) -> Any:
 def _function(function: Any) -> Any:
     if not isinstance(function, Mapping):
         return function
-    return {FUNCTION_KEYS.get(key, key): value for key, value in function.items()}
+    named = {FUNCTION_KEYS.get(key, key): value for key, value in function.items()}
+    return _changed(_reasoned(named), "buckets", _bucket)
+
+
+def _bucket(bucket: Any) -> Any:
+    return _changed(_reasoned(bucket), "gradients", _reasoned)
+
+
+def _reasoned(data: Any) -> Any:
+    """Return a dict with the new name of its reason; other data unchanged."""
+    if not isinstance(data, Mapping) or not isinstance(reason := data.get("reason"), str):
+        return data
+    return {**data, "reason": REASONS.get(reason, reason)}
 
 
 def _changed(data: Any, key: str, change: Callable[[Any], Any]) -> Any:

@@ -27,7 +27,7 @@ REASONS = {
     "no_update": "no variable is updated from it, as from a loss or a metric",
     "not_elementwise": "an operation that is not elementwise reads a tensor of the update",
     "not_exact": "a sum, or a product of single numbers, would be taken in another order",
-    "not_redundant": "the update reads a tensor that may differ from replica to replica",
+    "not_replicated": "the update reads a tensor that may differ from replica to replica",
     "one_replica": "something outside of the replicas uses a variable of one of them",
     "other_type": "the weight has another type than the gradients that are reduced",
     "returned": "the function returns a tensor of the update",

@@ -18,9 +18,11 @@ from tf_fuse.shard_update.plan import Bucket, ShardedUpdate, UpdateCluster
 
 def _report():
     cluster = UpdateCluster("gradient", (8,), frozenset({"gradient"}))
-    bucket = Bucket("reduce", (), [cluster, cluster.leave("escapes", "some/node")])
-    decision = Decision("step", ShardedUpdate([bucket]), None, "", 2)
-    decision.element_bytes = {"reduce": 4}
+    left = cluster.leave("not_replicated", "some/node")
+    bucket = Bucket("reduce", (), [cluster, left])
+    other = Bucket("other", (), [cluster]).leave("no_profit", "little")
+    decision = Decision("step", ShardedUpdate([bucket, other]), None, "", 2)
+    decision.element_bytes = {"reduce": 4, "other": 4}
     function = report_module._function(decision)
     function["joins"] = {"count": 0, "bytes": 0, "seconds": 0.0, "by": {}}
     return {"sharded": True, "reason": "", "functions": [function]}
@@ -28,13 +30,14 @@ def _report():
 
 def _former():
     """The same, as version 0.2 wrote it."""
-    report = json.loads(json.dumps(_report()))
+    report = json.loads(json.dumps(_report()).replace('"not_replicated"', '"not_redundant"'))
     (function,) = report["functions"]
     function["packs"] = function.pop("buckets")
     return report
 
 
 def test_a_former_report_has_the_new_names():
+    assert json.dumps(_former()).count('"not_redundant"') == 1
     assert "packs" not in json.dumps(_report())
     assert with_new_names(_former()) == with_new_names(_report()) == _report()
 
@@ -53,7 +56,7 @@ def test_a_program_can_read_the_former_names():
 def test_explain_reads_a_former_report(capsys):
     found = [explain_saved_report.describe(one) for one in (_former(), _report())]
     assert found[0] == found[1]
-    assert found[0]["totals"]["gradients_left"] == {"escapes": 1}
+    assert found[0]["totals"]["gradients_left"] == {"no_profit": 1, "not_replicated": 1}
     tables = []
     for one in (_former(), _report()):
         report_module.print_weight_update_report(one)

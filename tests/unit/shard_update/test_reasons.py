@@ -37,7 +37,7 @@ _GRADIENT = {
     "not_all_replicas": "the all-reduce is of a part of the replicas",
     "not_elementwise": "an operation that is not elementwise reads a tensor of the update",
     "not_exact": "a sum, or a product of single numbers, would be taken in another order",
-    "not_redundant": "the update reads a tensor that may differ from replica to replica",
+    "not_replicated": "the update reads a tensor that may differ from replica to replica",
     "one_replica": "something outside of the replicas uses a variable of one of them",
     "other_type": "the weight has another type than the gradients that are reduced",
     "read_after_update": "the weight is read whole between two assignments of the update",
