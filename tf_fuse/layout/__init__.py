@@ -32,6 +32,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.planning.by_rules import plan_by_rules
 from tf_fuse.layout.planning.mesh_planning import MeshPlans, plan_meshes
 from tf_fuse.layout.planning.pipeline import (
@@ -46,7 +47,6 @@ from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, p
 from tf_fuse.layout.relayout.steps import ALL_STEPS, MANY_AXES_STEPS, ONE_AXIS, StepSet
 from tf_fuse.layout.types.dimension_rules import Dimension, LayoutRules
 from tf_fuse.layout.types.errors import LayoutError
-from tf_fuse.layout.types.former_keyword import former_keyword
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.layout.types.notation import (
     MindSporeLayout,

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.util import nest
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse._tensorflow.keras import models as keras_models
 from tf_fuse._tensorflow.keras.models import STEPS
 from tf_fuse.layout.execution.communication.communicator import Communicator
@@ -43,7 +44,6 @@ from tf_fuse.layout.planning.sharding_constraints import annotations_of
 from tf_fuse.layout.trace.records import concrete_function, for_a_plan
 from tf_fuse.layout.trace.variable_name import variable_name
 from tf_fuse.layout.types.errors import LayoutError
-from tf_fuse.layout.types.former_keyword import former_keyword
 from tf_fuse.layout.types.mesh import Mesh, check_mesh
 
 _OF_VARIABLES: Final = (

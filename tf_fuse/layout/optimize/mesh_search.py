@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.optimize.allowed_strategies import AUTO, ShardingConstraints
 from tf_fuse.layout.optimize.plans.plan import Plan
 from tf_fuse.layout.optimize.problem import Problem
 from tf_fuse.layout.optimize.search_plan import search
 from tf_fuse.layout.optimize.solution import Limits
 from tf_fuse.layout.types.errors import LayoutError
-from tf_fuse.layout.types.former_keyword import former_keyword
 from tf_fuse.layout.types.mesh import Mesh, axes_of
 
 # Names of the axes of meshes; as many as a mesh may have.

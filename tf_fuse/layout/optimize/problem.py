@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.types.errors import LayoutError, raise_if
-from tf_fuse.layout.types.former_keyword import former_keyword
 from tf_fuse.layout.types.mesh import Mesh, problem_of_names
 
 # How many names an error lists; of more it gives their number.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.optimize import solver
 from tf_fuse.layout.optimize.allowed_strategies import AUTO, ShardingConstraints, allowed_in
 from tf_fuse.layout.optimize.errors import MemoryLimitError, NoChoiceError, SearchLimitError
@@ -14,7 +15,6 @@ from tf_fuse.layout.optimize.plans.plan import Plan
 from tf_fuse.layout.optimize.problem import DATA, Problem
 from tf_fuse.layout.optimize.solution import Limits
 from tf_fuse.layout.optimize.tables import Tables, tables_of
-from tf_fuse.layout.types.former_keyword import former_keyword
 
 
 @former_keyword("pins", "constraints")

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.optimize import search_plan
 from tf_fuse.layout.optimize.allowed_strategies import AUTO, PROPAGATE, ShardingConstraints
@@ -46,7 +47,6 @@ from tf_fuse.layout.strategies.insert_forks import SUFFIX, with_forks
 from tf_fuse.layout.strategies.strategy import EVERYTHING, Allowed
 from tf_fuse.layout.types.dimension_rules import LayoutRules
 from tf_fuse.layout.types.errors import LayoutError, raise_if
-from tf_fuse.layout.types.former_keyword import former_keyword
 from tf_fuse.layout.types.mesh import Mesh, check_mesh, check_names
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 

@@ -8,10 +8,10 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 
+from tf_fuse._deprecated.former_keyword import warn_of
 from tf_fuse.layout.optimize.problem import Node, Problem
 from tf_fuse.layout.optimize.tables import PER_SECOND, Tables, tables_of
 from tf_fuse.layout.types.errors import LayoutError
-from tf_fuse.layout.types.former_keyword import warn_of
 
 
 @dataclasses.dataclass(frozen=True)
