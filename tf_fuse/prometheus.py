@@ -193,14 +193,19 @@ def _staleness(client: Any, tasks: _Counters, name: str, text: str) -> Any:
 def _update_families(client: Any, tasks: _Counters) -> Iterator[Any]:
     """Yield the counters of sharded weight updates."""
     counted = {task: counters["weight_updates"] for task, counters in tasks.items()}
-    for key, text in updates.DESCRIPTIONS.items():
-        family = _family(client, f"tf_fuse_weight_update_{key}", text, key in updates.GAUGES)
+    prefix = "tf_fuse_weight_update"
+    described = [(key, key, text) for key, text in updates.DESCRIPTIONS.items()]
+    for old, key in updates.FORMER.items():
+        suffix = "" if key in updates.GAUGES else "_total"
+        described.append((old, key, names.deprecated(f"{prefix}_{key}{suffix}")))
+    for name, key, text in described:
+        family = _family(client, f"{prefix}_{name}", text, key in updates.GAUGES)
         for task, counters in counted.items():
             family.add_metric([task], counters[key])
         yield family
     yield _by_reason(
         client,
-        "tf_fuse_weight_update_functions_left",
+        f"{prefix}_functions_left",
         "Functions with an all-reduce whose update is not cut, by reason.",
         {task: counters["functions_left"] for task, counters in counted.items()},
     )

@@ -152,17 +152,17 @@ def estimate(report: Mapping[str, Any] | None) -> dict[str, Any] | None:
       would save that are left alone; `costs`: the figures.
     """
     weighed = [
-        (function["costs"], pack)
+        (function["costs"], bucket)
         for function in (report["functions"] if report else [])
-        for pack in function["packs"]
-        if pack["profit"]
+        for bucket in function["buckets"]
+        if bucket["profit"]
     ]
     if not weighed:
         return None
     saved = {True: 0.0, False: 0.0}
-    for _, pack in weighed:
-        profit = pack["profit"]
-        saved[pack["sharded"]] += 1e3 * (profit["saved_s"] - profit["cost_s"])
+    for _, bucket in weighed:
+        profit = bucket["profit"]
+        saved[bucket["sharded"]] += 1e3 * (profit["saved_s"] - profit["cost_s"])
     return {"cut_ms": saved[True], "left_ms": saved[False], "costs": weighed[0][0]}
 
 

@@ -164,6 +164,10 @@ def test_nothing_is_left_out(counters):
         suffix = "" if name in updates.GAUGES else "_total"
         key = f"tf_fuse_weight_update_{name}{suffix}", (("task", _PS),)
         expected[key] = counters["weight_updates"][name]
+    for old, name in updates.FORMER.items():
+        suffix = "" if name in updates.GAUGES else "_total"
+        key = f"tf_fuse_weight_update_{old}{suffix}", (("task", _PS),)
+        expected[key] = counters["weight_updates"][name]
     for reason, count in counters["weight_updates"]["functions_left"].items():
         labels = (("reason", reason), ("task", _PS))
         expected["tf_fuse_weight_update_functions_left_total", labels] = count
@@ -183,13 +187,24 @@ def test_each_former_name_says_what_to_use(counters):
     former = re.findall(
         r"^# HELP (\S+) Deprecated, goes in 0.4.0. Use (\S+)[.]$", text, re.MULTILINE
     )
-    assert len(former) == len(_NAMES) + 3
+    assert len(former) == len(_NAMES) + 3 + len(updates.FORMER)
     for old, new in former:
         if old == "tf_fuse_staleness" or "server_update" in old:
             continue  # without samples here; test_staleness_report.py
-        name, label, value = re.fullmatch(r'(\w+){(\w+)="(\w+)"}', new).groups()
-        labels = tuple(sorted([("task", _PS), (label, value)]))
+        name, *label = re.fullmatch(r'(\w+)(?:{(\w+)="(\w+)"})?', new).groups()
+        labels = tuple(sorted([("task", _PS), *([tuple(label)] if any(label) else [])]))
         assert samples[old, (("task", _PS),)] == samples[name, labels]
+
+
+def test_former_names_of_weight_updates(counters):
+    assert updates.FORMER == {"bundles": "shard_groups"}
+    for old, new in updates.FORMER.items():
+        with pytest.warns(DeprecationWarning, match=f"^key '{old}' is deprecated .* use '{new}'$"):
+            assert tf_fuse.metrics()["weight_updates"][old] == 0
+    samples = _samples(tf_fuse.prometheus_text())
+    at = (("task", _PS),)
+    assert samples["tf_fuse_weight_update_bundles", at] == 1000
+    assert samples["tf_fuse_weight_update_shard_groups", at] == 1000
 
 
 def test_process_without_a_server_has_an_empty_task():

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tf_fuse._deprecated.former_reports import with_new_names
 from tf_fuse.cli import json_output
 from tf_fuse.shard_update.fusion_report import left
 from tf_fuse.shard_update.report import NO_UPDATE
@@ -88,6 +89,7 @@ def describe(report: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: it is not a report of weight updates.
     """
+    report = with_new_names(report)
     functions_left: Counter[str] = Counter()
     gradients_left: Counter[str] = Counter()
     cut = here = whole = 0
@@ -98,9 +100,9 @@ def describe(report: Mapping[str, Any]) -> dict[str, Any]:
                 functions_left[function["reason"]] += 1
             here += function["state_bytes"]
             whole += function["whole_state_bytes"]
-            for pack in function["packs"]:
-                for one in pack["gradients"]:
-                    why = one["reason"] or pack["reason"] or function["reason"]
+            for bucket in function["buckets"]:
+                for one in bucket["gradients"]:
+                    why = one["reason"] or bucket["reason"] or function["reason"]
                     cut += one["sharded"]
                     if not one["sharded"] and why != NO_UPDATE:
                         gradients_left[why] += 1

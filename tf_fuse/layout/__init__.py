@@ -32,6 +32,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.planning.by_rules import plan_by_rules
 from tf_fuse.layout.planning.mesh_planning import MeshPlans, plan_meshes
 from tf_fuse.layout.planning.pipeline import (
@@ -136,6 +137,7 @@ def connect(mesh: Mesh) -> Devices:
     return processes.connect(mesh)
 
 
+@former_keyword("pins", "constraints")
 def lay_out(
     model: Any, mesh: Mesh, devices: Any = None, data_per_process: bool = False, **options: Any
 ) -> KerasExecution | SizedExecution:
@@ -154,10 +156,10 @@ def lay_out(
       devices: as of `execute`.
       data_per_process: whether each process gives `fit` and its like its part of each batch; its
         method `parts` makes them of a dataset. Metrics and predictions are of the whole batch.
-      **options: as of `plan`: allowed, dimensions, layouts, limits, links, memory_limit_bytes,
-        mode, pins, rates, renamed, rules and steps. What is fed is named x, y and sample_weight;
-        of several inputs x_ and the key or number. Names of variables that a step does without are
-        left out for it.
+      **options: as of `plan`: allowed, constraints, dimensions, layouts, limits, links,
+        memory_limit_bytes, mode, rates, renamed, rules and steps. What is fed is named x, y and
+        sample_weight; of several inputs x_ and the key or number. Names of variables that a step
+        does without are left out for it.
 
     Returns:
       The execution: it lists the plans, plans ahead of need, and releases the model.

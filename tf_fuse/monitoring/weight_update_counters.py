@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from tf_fuse._deprecated.former_keys import FormerKeys
+
 #: What each counter counts, in the order of `weight_update_counters`; without `functions_left`.
 DESCRIPTIONS = {
-    "bundles": "Sets of variables of the optimizer that are kept in parts.",
+    "shard_groups": "Sets of variables of the optimizer that are kept in parts.",
     "state_bytes": "Bytes of the parts that are here.",
     "whole_state_bytes": "Bytes that those variables would take here without parts.",
     "steps": "Steps that have updated a part of the weights, and ended well.",
@@ -22,7 +24,10 @@ DESCRIPTIONS = {
 }
 
 #: Counters that may fall.
-GAUGES = frozenset({"bundles", "state_bytes", "whole_state_bytes"})
+GAUGES = frozenset({"shard_groups", "state_bytes", "whole_state_bytes"})
+
+#: The former name of a counter, and the new one.
+FORMER = {"bundles": "shard_groups"}
 
 
 def weight_update_counters() -> dict[str, Any]:
@@ -37,8 +42,8 @@ def weight_update_counters() -> dict[str, Any]:
     fused = {"updates_fused": 0, "assignments_left": 0} if fuser is None else dict(fuser.counts)
     # (These include functions and shard groups that are gone: counters do not fall.)
     done = dict.fromkeys(["steps", "joins", "join_bytes", "join_seconds"], 0)
-    return {
-        "bundles": len(here),
+    counters = {
+        "shard_groups": len(here),
         "state_bytes": sum(part for part, _ in here),
         "whole_state_bytes": sum(whole for _, whole in here),
         **done,
@@ -47,3 +52,4 @@ def weight_update_counters() -> dict[str, Any]:
         **fused,
         "functions_left": dict(sorted(decided.items())),
     }
+    return FormerKeys(counters, FORMER)

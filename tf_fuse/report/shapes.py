@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tf_fuse._deprecated.former_reports import with_new_names
 from tf_fuse.report.model import Lane, Report, Timeline
 
 
@@ -28,7 +29,7 @@ _WEIGHT_FUNCTION = {
     "sharded": bool,
     "reason": str,
     "meaning": str,
-    "packs": [{"reason": str, "meaning": str, "gradients": [_GRADIENT]}],
+    "buckets": [{"reason": str, "meaning": str, "gradients": [_GRADIENT]}],
 }
 _SHAPES = {
     "weight_updates": _Each(
@@ -72,6 +73,8 @@ def fitting(report: Report, problems: list[str]) -> Report:
     for name, shape in _SHAPES.items():
         value = getattr(report, name)
         as_read = list(value) if isinstance(value, tuple) else value
+        if name == "weight_updates":
+            as_read = {task: with_new_names(one) for task, one in value.items()}
         fits = _fitting(shape, as_read, name, problems)
         parts[name] = tuple(fits) if isinstance(value, tuple) else fits
     if report.timeline is not None:

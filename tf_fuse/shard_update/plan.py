@@ -21,13 +21,13 @@ SCOPE = "tf_fuse_shard"
 # Why a gradient's update is left unchanged.
 REASONS = {
     "not_all_replicas": "the all-reduce is of a part of the replicas",
-    "waits_for_weight": "the update waits for the new weight of another gradient of the pack",
-    "read_whole": "the reduced pack is read as a whole",
+    "waits_for_weight": "the update waits for the new weight of another gradient of the bucket",
+    "read_whole": "the reduced bucket is read as a whole",
     "unknown_shape": "the shape of a tensor is not known when the function is traced",
     "no_update": "no variable is updated from it, as from a loss or a metric",
     "not_elementwise": "an operation that is not elementwise reads a tensor of the update",
     "not_exact": "a sum, or a product of single numbers, would be taken in another order",
-    "not_redundant": "the update reads a tensor that may differ from replica to replica",
+    "not_replicated": "the update reads a tensor that may differ from replica to replica",
     "one_replica": "something outside of the replicas uses a variable of one of them",
     "other_type": "the weight has another type than the gradients that are reduced",
     "returned": "the function returns a tensor of the update",

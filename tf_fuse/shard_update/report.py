@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tf_fuse._console import open_console
+from tf_fuse._deprecated.former_keys import FormerKeys
+from tf_fuse._deprecated.former_reports import FUNCTION_KEYS, with_new_names
 from tf_fuse.shard_update.cost_figures import UpdateCosts
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
 from tf_fuse.shard_update.fusion_report import lines, operations
@@ -56,7 +58,7 @@ def weight_update_report() -> dict[str, Any]:
         * `sent_bytes_per_step`: what its all-reduces make each replica send in a step, on average,
           cut or not: twice the bytes of the gradients, but for its own part of them, and less where
           weights travel in a narrower type;
-        * `packs`: of each all-reduce a dict with `node` (its name), `bytes` (of the gradients in
+        * `buckets`: of each all-reduce a dict with `node` (its name), `bytes` (of the gradients in
           it), `sharded`, `reason` (a key of `REASONS`, else ""), `meaning`, `detail`, `profit` (an
           estimate of what cutting it saves in a step: `saved_s`, `cost_s` and `arithmetic`, in
           words; null if there is none) and `gradients`. Of each gradient: `variable` (that it
@@ -100,7 +102,7 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
     Args:
       report: of `weight_update_report`, perhaps of another process; None for one of now.
     """
-    report = weight_update_report() if report is None else report
+    report = weight_update_report() if report is None else with_new_names(report)
     # (A report of an earlier version has none.)
     operations = list(lines(report.get("operations", ())))
     console = open_console()
@@ -112,11 +114,13 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
         for line in _lines(function):
             console.print(line, markup=False, highlight=False)
         console.print(_table(function))
-        for bucket in function["packs"]:
+        for bucket in function["buckets"]:
             if bucket["profit"]:
                 line = f"  {bucket['node']}: cutting it {bucket['profit']['arithmetic']}."
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
-        if function["costs"] is not None and any(bucket["profit"] for bucket in function["packs"]):
+        if function["costs"] is not None and any(
+            bucket["profit"] for bucket in function["buckets"]
+        ):
             line = f"  Estimated by {UpdateCosts(**function['costs'])}."
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     for line in operations:
@@ -132,16 +136,16 @@ def summary(decision: Decision) -> tuple[bool, str]:
     """
     data = _function(decision)
     left = _left(data)
-    is_left = any(one["reason"] != _NO_WARNING for one in _alone(data["packs"]))
+    is_left = any(one["reason"] != _NO_WARNING for one in _alone(data["buckets"]))
     if decision.reason is not None:
-        if decision.reason == "nothing_to_cut" and data["packs"] and not left:
+        if decision.reason == "nothing_to_cut" and data["buckets"] and not left:
             return False, ""
         detail = f": {data['detail']}" if data["detail"] else ""
         line = f"not cut: {data['meaning']}{detail}" + (f"; {left}" if left else "")
         return is_left or decision.reason != "nothing_to_cut", line
     gradients = [
         one
-        for bucket in data["packs"]
+        for bucket in data["buckets"]
         for one in bucket["gradients"]
         if NO_UPDATE not in (one["reason"], bucket["reason"])
     ]
@@ -168,7 +172,7 @@ def _held(data: Mapping[str, Any]) -> str:
 
 def _left(data: Mapping[str, Any]) -> str:
     """Return how many gradients of a function are left alone, and why."""
-    counts = Counter(one["reason"] for one in _alone(data["packs"]))
+    counts = Counter(one["reason"] for one in _alone(data["buckets"]))
     if not counts:
         return ""
     listed = [f"{count} {reason} ({REASONS[reason]})" for reason, count in sorted(counts.items())]
@@ -191,7 +195,7 @@ def _function(decision: Decision) -> dict[str, Any]:
         _bucket(bucket, decision) for bucket in (decision.plan.buckets if decision.plan else [])
     ]
     total = sum(bucket["bytes"] for bucket in buckets) + _gathered(decision)
-    return {
+    report = {
         "function": decision.function,
         "replicas": decision.replicas,
         "groups": decision.groups,
@@ -206,8 +210,9 @@ def _function(decision: Decision) -> dict[str, Any]:
         "joins": shard_group.joins.as_dict() if shard_group is not None else None,
         "sent_bytes_per_step": total * (decision.replicas - 1) // (decision.replicas or 1),
         "costs": _costs(decision),
-        "packs": buckets,
+        "buckets": buckets,
     }
+    return FormerKeys(report, FUNCTION_KEYS)
 
 
 def _costs(decision: Decision) -> dict[str, Any] | None:
@@ -340,7 +345,7 @@ def _table(function: Mapping[str, Any]) -> Any:
     table = Table(box=box.SIMPLE)
     for column in ("all-reduce", "variable or gradient", "shape", "bytes", "update"):
         table.add_column(column, justify="right" if column == "bytes" else "left", overflow="fold")
-    for bucket in function["packs"]:
+    for bucket in function["buckets"]:
         if bucket["reason"]:
             table.add_row(
                 escape(bucket["node"]),

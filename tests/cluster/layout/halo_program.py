@@ -55,8 +55,8 @@ def main() -> None:
     wanted = [float(step(tf.constant(x))) for _ in range(3)]
     problem = layout.function_problem(model.step, MESH, [tf.TensorSpec(x.shape)])
     both = zip(problem.graph.operations, problem.graph.strategies, strict=True)
-    pins = {one.name: ROWS for one, mine in both if ROWS in map(str, mine)}
-    plan = problem.search("propagate", pins=pins)
+    constraints = {one.name: ROWS for one, mine in both if ROWS in map(str, mine)}
+    plan = problem.search("propagate", constraints=constraints)
     run = layout.execute(plan, devices)
     got = [float(run(x)) for _ in range(3)]
     chosen = zip(plan.graph.operations, plan.graph.chosen(plan.plan), strict=True)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from tests.cluster.collectives.ranks import Ranks
 
-# Of the model's weights, in the order of the pack: the strategy reduces the last ones first.
+# Of the model's weights, in the order of the bucket: the strategy reduces the last ones first.
 SIZES = [1, 5 * 1, 5, 37 * 5, 37, 10 * 37]
 ELEMENTS = sum(SIZES)
 _SAME = ("losses", "seen", "slots", "weights")

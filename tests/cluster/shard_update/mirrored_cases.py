@@ -126,7 +126,9 @@ def train(
     every = [v for mirrored in optimizer.variables for v in mirrored._value.values]
     every += [v for mirrored in model.trainable_variables for v in mirrored._value.values]
     functions = tf_fuse.weight_update_report()["functions"][-1:]
-    gathers = [g["gather"] for f in functions for pack in f["packs"] for g in pack["gradients"]]
+    gathers = [
+        g["gather"] for f in functions for bucket in f["buckets"] for g in bucket["gradients"]
+    ]
     return {
         "losses": losses,
         "reads": [*reads, _digest(every)],

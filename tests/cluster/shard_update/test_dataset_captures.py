@@ -18,7 +18,7 @@ def test_what_a_dataset_reads_is_not_cut():
     assert result["given"] == result["had"]
     assert len(set(result["given"])) == 3
     (function,) = result["functions"]
-    gradients = [one for pack in function["packs"] for one in pack["gradients"]]
+    gradients = [one for bucket in function["buckets"] for one in bucket["gradients"]]
     # Of both replicas, the weight whose slot it is; the three others are cut.
     assert [one["sharded"] for one in gradients].count(True) == 6
     assert [one["reason"] for one in gradients if not one["sharded"]] == ["several_weights"] * 2

@@ -90,7 +90,7 @@ def test_dlrm(workers, row):
     for _, decided in _trained(workers, row):
         if row == _WHOLE_DLRM:
             found = decided["reason"], decided["reasons"], decided["cut"]
-            assert found == ("nothing_to_cut", ["not_redundant"], 0), decided
+            assert found == ("nothing_to_cut", ["not_replicated"], 0), decided
         else:
             # (Keras 3 makes a whole tensor of a sparse gradient for the norm of all.)
             _check_decided(row, decided, 1, [10, 13])

@@ -24,8 +24,8 @@ def ranks(request):
 
 
 def _gradients(report):
-    (pack,) = report["functions"][-1]["packs"]
-    return pack["gradients"]
+    (bucket,) = report["functions"][-1]["buckets"]
+    return bucket["gradients"]
 
 
 def _last_column(log):
@@ -279,6 +279,6 @@ def test_fit(ranks, execution):
     for report in ranks.values("report"):
         cut = [function for function in report["functions"] if function["sharded"]][-1]
         # (Sums of the loss are reduced, too.)
-        gradients = [one for p in cut["packs"] for one in p["gradients"] if one["sharded"]]
+        gradients = [one for p in cut["buckets"] for one in p["gradients"] if one["sharded"]]
         gathers = [(one["gather"], one["gather_reason"]) for one in gradients]
         assert gathers == [("first_use", "")] * 4

@@ -41,10 +41,10 @@ def test_the_bits_of_whole_updates(ranks, optimizer, slots, reads):
         assert part <= whole // 2 + slots * 6 * 2 * 64 * 4
         function = report["functions"][-1]
         assert (function["replicas"], function["groups"], function["sharded"]) == (4, 2, True)
-        (pack,) = function["packs"]
-        assert all(one["exact"] for one in pack["gradients"])
+        (bucket,) = function["buckets"]
+        assert all(one["exact"] for one in bucket["gradients"])
         # As of an all-reduce.
-        assert function["sent_bytes_per_step"] == 2 * pack["bytes"] * 3 // 4
+        assert function["sent_bytes_per_step"] == 2 * bucket["bytes"] * 3 // 4
     # Each replica has half, and of what others have it reads no copy.
     joins = [one["functions"][-1]["joins"] for one in ranks.values("report")]
     read = sum(join["bytes"] for join in joins)
@@ -67,8 +67,10 @@ def test_norms(ranks):
     assert len({one["weights"] for one in here}) == 1
     assert _largest_difference(stock, here) <= 1e-5
     for report in ranks.values("report"):
-        (pack,) = report["functions"][-1]["packs"]
-        assert [(one["sharded"], one["exact"]) for one in pack["gradients"]] == [(True, False)] * 6
+        (bucket,) = report["functions"][-1]["buckets"]
+        assert [(one["sharded"], one["exact"]) for one in bucket["gradients"]] == [
+            (True, False)
+        ] * 6
 
 
 def test_all_replicas_are_one_group(ranks):

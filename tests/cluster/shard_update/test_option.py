@@ -83,14 +83,14 @@ def test_report(ranks):
         assert not function["is_parted"]
         assert function["whole_state_bytes"] == 4 * ELEMENTS
         assert function["state_bytes"] < function["whole_state_bytes"]
-        (pack,) = function["packs"]
-        assert (pack["sharded"], pack["reason"], pack["bytes"]) == (True, "", 4 * ELEMENTS)
-        assert function["sent_bytes_per_step"] == 2 * pack["bytes"] * 2 // 3
+        (bucket,) = function["buckets"]
+        assert (bucket["sharded"], bucket["reason"], bucket["bytes"]) == (True, "", 4 * ELEMENTS)
+        assert function["sent_bytes_per_step"] == 2 * bucket["bytes"] * 2 // 3
         # (The strategy reduces the last ones first.)
         shapes = [[1], [5, 1], [5], [37, 5], [37], [10, 37]]
-        assert [one["shape"] for one in pack["gradients"]] == shapes
-        assert all(one["sharded"] and len(one["slots"]) == 1 for one in pack["gradients"])
-        assert [one["variable"].rpartition("/")[2] for one in pack["gradients"]] == [
+        assert [one["shape"] for one in bucket["gradients"]] == shapes
+        assert all(one["sharded"] and len(one["slots"]) == 1 for one in bucket["gradients"])
+        assert [one["variable"].rpartition("/")[2] for one in bucket["gradients"]] == [
             "bias", "kernel"
         ] * 3  # fmt: skip
         joins = function["joins"]
@@ -110,8 +110,8 @@ def test_report_says_why_an_update_is_left_alone(ranks):
     for rank, report in enumerate(ranks.values("report")):
         function = report["functions"][-1]
         assert function["sharded"]
-        (pack,) = function["packs"]
-        reasons = [one["reason"] for one in pack["gradients"]]
+        (bucket,) = function["buckets"]
+        reasons = [one["reason"] for one in bucket["gradients"]]
         # It multiplies matrices.
         assert reasons == ["", "not_elementwise"] * 3
         assert "left alone: 3 not_elementwise (" in ranks.log(rank)
@@ -124,9 +124,9 @@ def test_what_does_not_pay_is_left_alone(ranks):
     for report in ranks.values("report"):
         function = report["functions"][-1]
         assert (function["sharded"], function["reason"]) == (False, "nothing_to_cut")
-        (pack,) = function["packs"]
-        assert pack["reason"] == "no_profit"
-        assert pack["detail"].startswith("it would save 0.0")
+        (bucket,) = function["buckets"]
+        assert bucket["reason"] == "no_profit"
+        assert bucket["detail"].startswith("it would save 0.0")
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_counters_and_explain(ranks, tmp_path, capsys):
     )
     assert read == 3 * 2 * 4 * elements
     for counters in after:
-        assert counters["bundles"] >= 1
+        assert counters["shard_groups"] >= 1
         assert 0 < counters["state_bytes"] < counters["whole_state_bytes"]
     report = ranks.values("report")[0]
     report["functions"] = report["functions"][-1:]

@@ -125,7 +125,7 @@ def two_optimizers(strategy: Any) -> Any:
 
 
 def several_packs(strategy: Any) -> Any:
-    """Gradients are reduced in packs of a few hundred bytes."""
+    """Gradients are reduced in buckets of a few hundred bytes."""
     _, model = _model(strategy)
     weights = [variable.value for variable in model.trainable_variables]
     with strategy.scope():

@@ -123,14 +123,14 @@ def test_what_was_expected_is_beside_what_was_measured():
 
 
 def test_estimates_of_a_report():
-    def pack(sharded, saved, cost):
+    def bucket(sharded, saved, cost):
         return {"sharded": sharded, "profit": {"saved_s": saved, "cost_s": cost}}
 
     costs = {"share_us": 200.0}
     functions = [
-        {"costs": None, "packs": []},
-        {"costs": costs, "packs": [{"sharded": False, "profit": None}, pack(True, 0.5, 0.25)]},
-        {"costs": costs, "packs": [pack(False, 0.25, 0.5), pack(True, 1.0, 0.5)]},
+        {"costs": None, "buckets": []},
+        {"costs": costs, "buckets": [{"sharded": False, "profit": None}, bucket(True, 0.5, 0.25)]},
+        {"costs": costs, "buckets": [bucket(False, 0.25, 0.5), bucket(True, 1.0, 0.5)]},
     ]
     estimate = shard_update_rank.estimate
     assert estimate({"functions": functions}) == {

@@ -21,7 +21,7 @@ from tf_fuse.shard_update.plan import REASONS, Bucket, ShardedUpdate, UpdateClus
 _COSTS = UpdateCosts(operation_ns_per_byte=0.0812, gradient_us=35.5, origin="measured by someone")
 
 
-def _decision(name, *reasons, reason=None, pack_reason=None):
+def _decision(name, *reasons, reason=None, bucket_reason=None):
     clusters, shapes = [], {}
     for i, why in enumerate(reasons):
         root = f"gradient_{i}"
@@ -31,8 +31,8 @@ def _decision(name, *reasons, reason=None, pack_reason=None):
         clusters.append(cluster if why is None else cluster.leave(why, "some/node"))
     bucket = Bucket("reduce", (), clusters)
     bucket = replace(bucket, profit=profit(bucket, shapes, 4, 2, costs=_COSTS))
-    if pack_reason:
-        bucket = bucket.leave(pack_reason, str(bucket.profit))
+    if bucket_reason:
+        bucket = bucket.leave(bucket_reason, str(bucket.profit))
     decision = Decision(name, ShardedUpdate([bucket]), reason, "", 2, costs=_COSTS)
     decision.element_bytes = {"reduce": 4}
     return decision
@@ -42,7 +42,7 @@ def _decision(name, *reasons, reason=None, pack_reason=None):
 def report():
     decisions = [
         _decision("step_1", None, None, "not_elementwise"),
-        _decision("step_2", None, None, reason="nothing_to_cut", pack_reason="no_profit"),
+        _decision("step_2", None, None, reason="nothing_to_cut", bucket_reason="no_profit"),
         _decision("step_3", None, "escapes", reason="verification"),
     ]
     functions = [report_module._function(decision) for decision in decisions]
@@ -112,7 +112,7 @@ def test_json(report, tmp_path, capsys):
         "assignments_left": {},
     }
     assert data == json.loads(json.dumps(report))
-    estimate = data["functions"][0]["packs"][0]["profit"]
+    estimate = data["functions"][0]["buckets"][0]["profit"]
     assert estimate["saved_s"] == pytest.approx(0.0812e-9 * 24e6 / 2)
     assert estimate["cost_s"] == pytest.approx(0.5e-3 + 3 * 35.5e-6 + 0.15e-9 * 12e6)
     assert data["functions"][0]["costs"] == {

@@ -57,8 +57,8 @@ def _run(folder, *texts):
         (["weight_updates", WORKER], "x", f"weight_updates.{WORKER}: expected dict, found str"),
         (
             ["weight_updates", WORKER, "functions"],
-            [{"packs": [{"gradients": [{"bytes": True}]}]}],
-            "packs[0].gradients[0].bytes: expected float, found bool",
+            [{"buckets": [{"gradients": [{"bytes": True}]}]}],
+            "buckets[0].gradients[0].bytes: expected float, found bool",
         ),
         (["timeline", "receives", 0, "end_us"], 10**400, "receives[0].end_us: expected float"),
         (["layouts", 0, "found", "seconds"], 10**400, "layouts[0].found.seconds: expected float"),

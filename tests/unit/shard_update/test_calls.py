@@ -169,7 +169,7 @@ def test_a_branch_that_replicas_may_not_agree_on():
         tf.cond(local > 0.0, update, lambda: None)
 
     plan = Job(body).plan()
-    assert [cluster.reason for cluster in plan.buckets[0].clusters] == ["not_redundant"] * 2
+    assert [cluster.reason for cluster in plan.buckets[0].clusters] == ["not_replicated"] * 2
 
 
 def test_a_slot_that_the_caller_reads_is_none():

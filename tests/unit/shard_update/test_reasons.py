@@ -37,16 +37,16 @@ _GRADIENT = {
     "not_all_replicas": "the all-reduce is of a part of the replicas",
     "not_elementwise": "an operation that is not elementwise reads a tensor of the update",
     "not_exact": "a sum, or a product of single numbers, would be taken in another order",
-    "not_redundant": "the update reads a tensor that may differ from replica to replica",
+    "not_replicated": "the update reads a tensor that may differ from replica to replica",
     "one_replica": "something outside of the replicas uses a variable of one of them",
     "other_type": "the weight has another type than the gradients that are reduced",
     "read_after_update": "the weight is read whole between two assignments of the update",
-    "read_whole": "the reduced pack is read as a whole",
+    "read_whole": "the reduced bucket is read as a whole",
     "returned": "the function returns a tensor of the update",
     "several_weights": "the gradient alone changes more than one weight",
     "shared": "the update of another gradient reads or makes a tensor of this one",
     "unknown_shape": "the shape of a tensor is not known when the function is traced",
-    "waits_for_weight": "the update waits for the new weight of another gradient of the pack",
+    "waits_for_weight": "the update waits for the new weight of another gradient of the bucket",
 }
 _FUNCTION = {
     "group_size": "the replicas cannot be in groups of shard_weight_update_group_size",
@@ -101,9 +101,9 @@ def printed(capsys, monkeypatch):
     return show
 
 
-def _decision(cluster=None, reason=None, detail="", pack_reason=None):
+def _decision(cluster=None, reason=None, detail="", bucket_reason=None):
     clusters = [UpdateCluster("split:output:0", (2, 3))] if cluster is None else [cluster]
-    bucket = Bucket("reduce", [], clusters, pack_reason, "some/node" if pack_reason else "")
+    bucket = Bucket("reduce", [], clusters, bucket_reason, "some/node" if bucket_reason else "")
     return Decision("f_1", ShardedUpdate([bucket]), reason, detail, 2)
 
 
@@ -136,7 +136,7 @@ def test_what_updates_nothing_is_no_gradient(printed):
 
 @pytest.mark.parametrize("reason", sorted(_GRADIENT))
 def test_all_reduces(printed, reason):
-    lines = printed(_decision(reason="nothing_to_cut", pack_reason=reason))
+    lines = printed(_decision(reason="nothing_to_cut", bucket_reason=reason))
     assert f"reduce {_GRADIENT[reason]}: some/node" in lines
 
 

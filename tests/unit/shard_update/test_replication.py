@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.slow_cases import slow
-from tests.unit.shard_update import replication_programs as redundancy_programs
+from tests.unit.shard_update import replication_programs
 from tests.unit.shard_update.replication_programs import OWN, REPLICAS, STEPS, Traced, run
 from tf_fuse.function_graph.function_lookup import REDUCE
 from tf_fuse.shard_update.analysis import replication
@@ -61,7 +61,7 @@ def _check(steps, owns):
 
 
 @pytest.mark.parametrize("examples", [60, slow(150)])
-def test_what_is_redundant_is_equal_on_all_replicas(examples):
+def test_what_is_replicated_is_equal_on_all_replicas(examples):
     ended = Counter()
 
     @_settings(max_examples=examples)
@@ -85,7 +85,7 @@ def _any_reduce(count):
         (replication, "_assigned", lambda view, program, name, arguments, found: set()),
         (replication, "_is_pure", lambda program, node: True),
         (replication, "_visit_assignment", lambda view, node, found: set()),
-        slow(redundancy_programs, "reduces_over", _any_reduce),
+        slow(replication_programs, "reduces_over", _any_reduce),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -289,7 +289,7 @@ def test_an_operation_with_a_local_learning_rate():
         dw, dv = job.packed(dw, dv)
         _momentum_operation(job, dw, local)
 
-    assert Job(body).plan().buckets[0].clusters[0].reason == "not_redundant"
+    assert Job(body).plan().buckets[0].clusters[0].reason == "not_replicated"
 
 
 def test_an_operation_whose_slot_is_read():

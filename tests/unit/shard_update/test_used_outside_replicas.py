@@ -117,7 +117,7 @@ def _main():
         ours, functions = trained(*args)
         function = functions[-1]
         tf.config.optimizer.set_experimental_options({"shard_weight_update": False})
-        gradients = [one for pack in function["packs"] for one in pack["gradients"]]
+        gradients = [one for bucket in function["buckets"] for one in bucket["gradients"]]
         return {
             "stock": stock,
             "ours": ours,

@@ -298,7 +298,7 @@ def _in_step(
     if left:
         raise LayoutError(
             f"{one.operation} cannot run as {one.strategy}: {left[0]} has no kernel; give it "
-            f"another strategy by pins, as {{{one.operation.name!r}: 'replicate'}}"
+            f"another strategy by constraints, as {{{one.operation.name!r}: 'replicate'}}"
         )
     return made
 
@@ -344,7 +344,7 @@ def _checked(one: Instruction, output: int, tensor: Any) -> Any:
         raise LayoutError(
             f"{one.operation} as {one.strategy} makes {tensor.dtype.name}{tensor.shape} of its "
             f"slices, and the plan has {wanted.dtype}{list(shape)}, {layout}; give it another "
-            f"strategy by pins, as {{{one.operation.name!r}: 'replicate'}}"
+            f"strategy by constraints, as {{{one.operation.name!r}: 'replicate'}}"
         )
     if not tensor.shape.is_fully_defined():
         tensor = tf.ensure_shape(tensor, shape)

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.util import nest
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse._tensorflow.keras import models as keras_models
 from tf_fuse._tensorflow.keras.models import STEPS
 from tf_fuse.layout.execution.communication.communicator import Communicator
@@ -128,6 +129,7 @@ class KerasExecution:
             if isinstance(one, _Step) and one.plans
         }
 
+    @former_keyword("pins", "constraints")
     def plan(self, step: str, data: Any, **options: Any) -> FunctionPlan:
         """Plan a step for batches of one shape, which then run by this plan.
 
@@ -135,7 +137,7 @@ class KerasExecution:
           step: "train", "test" or "predict".
           data: a batch as Keras has it, x, (x, y) or (x, y, sample_weight); of tensors, arrays or
             `tf.TensorSpec`s. With data_per_process a part, as each process feeds it.
-          **options: in place of the model's own; and pins.
+          **options: in place of the model's own; and constraints.
 
         Raises:
           LayoutError: as of `tf_fuse.layout.plan`; such batches run already.

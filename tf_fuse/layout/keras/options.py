@@ -15,7 +15,7 @@ from tf_fuse.layout.types.errors import LayoutError, raise_if
 # Options of `function_problem` and `FunctionProblem.search` that a model's plans take, too.
 OF_PROBLEM: Final = ("allowed", "links", "memory_limit_bytes", "rates", "steps")
 _OTHERS: Final = ("batch",)
-OF_SEARCH: Final = ("dimensions", "layouts", "limits", "mode", "pins", "renamed", "rules")
+OF_SEARCH: Final = ("constraints", "dimensions", "layouts", "limits", "mode", "renamed", "rules")
 
 
 def without_rules(

@@ -17,7 +17,7 @@ ShardingConstraints = Mapping[str, str | Sequence[str]]
 
 
 def allowed_in(
-    problem: Problem, mode: str, pins: ShardingConstraints
+    problem: Problem, mode: str, constraints: ShardingConstraints
 ) -> dict[int, tuple[int, ...]]:
     """Return, by number of an operation, the strategies that mode and constraints leave.
 
@@ -26,12 +26,12 @@ def allowed_in(
     """
     if mode not in MODES:
         raise LayoutError(f"mode is one of {', '.join(MODES)}, got {mode!r}")
-    if mode == PROPAGATE and not pins:
+    if mode == PROPAGATE and not constraints:
         raise LayoutError(
-            "mode 'propagate' needs pins: give the strategy of one operation at least, or take "
-            "mode 'auto'"
+            "mode 'propagate' needs constraints: give the strategy of one operation at least, or "
+            "take mode 'auto'"
         )
-    given = problem.allowed(pins)
+    given = problem.allowed(constraints)
     if mode != DATA:
         return given
     found: dict[int, tuple[int, ...]] = {}
@@ -45,12 +45,12 @@ def allowed_in(
                 f"needs; it has: {listed(node.names)}"
             )
         elif not found[i]:
-            wanted = pins[node.name]
+            wanted = constraints[node.name]
             several = [wanted] if isinstance(wanted, str) else sorted(wanted)
             problems.append(
-                f"operation {node.name!r} is pinned to {', '.join(several)}, but mode 'data' "
-                f"allows {listed([node.names[s] for s in tagged])}; drop the pin, or take mode "
-                "'propagate'"
+                f"operation {node.name!r} is constrained to {', '.join(several)}, but mode 'data' "
+                f"allows {listed([node.names[s] for s in tagged])}; drop the constraint, or take "
+                "mode 'propagate'"
             )
     raise_if(problems)
     return found

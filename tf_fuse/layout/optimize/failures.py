@@ -41,7 +41,7 @@ def no_choice(tables: Tables, names: Sequence[str]) -> NoChoiceError:
     return NoChoiceError(
         "no choice of strategies can be: "
         + (f"no strategy of {where} goes with the others'" if found else "edges exclude all")
-        + "; allow more relayout steps, offer more strategies, or pin fewer operations"
+        + "; allow more relayout steps, offer more strategies, or constrain fewer operations"
     )
 
 

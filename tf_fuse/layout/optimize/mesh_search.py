@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.optimize.allowed_strategies import AUTO, ShardingConstraints
 from tf_fuse.layout.optimize.plans.plan import Plan
 from tf_fuse.layout.optimize.problem import Problem
@@ -107,12 +108,13 @@ def _factorizations(devices: int, max_axes: int) -> Iterator[tuple[int, ...]]:
                     yield first, *rest
 
 
+@former_keyword("pins", "constraints")
 def search_meshes(
     devices: int,
     problem_on: Callable[[Mesh], Problem],
     axes: str | Sequence[str] = AXES,
     mode: str = AUTO,
-    pins: ShardingConstraints | None = None,
+    constraints: ShardingConstraints | None = None,
     limits: Limits | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MeshSearch:
@@ -123,7 +125,7 @@ def search_meshes(
       problem_on: gives the problem on a mesh. A LayoutError of it rules the mesh out.
       axes: names; as many as a mesh may have. The first ones are used where it has fewer.
       mode: as of `search`.
-      pins: as of `search`.
+      constraints: as of `search`.
       limits: of each search.
       clock: seconds.
 
@@ -137,7 +139,7 @@ def search_meshes(
         begin = clock()
         plan, problem = None, None
         try:
-            plan = search(problem_on(mesh), mode, pins, limits)
+            plan = search(problem_on(mesh), mode, constraints, limits)
         except LayoutError as error:
             problem = error
         tried.append(Tried(mesh, plan, problem, clock() - begin))

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.mesh import Mesh, problem_of_names
 
@@ -197,11 +198,12 @@ class Problem:
             )
         return self.nodes[self.indices[name]]
 
-    def allowed(self, pins: Mapping[str, str | Sequence[str]]) -> dict[int, tuple[int, ...]]:
+    @former_keyword("pins", "constraints")
+    def allowed(self, constraints: Mapping[str, str | Sequence[str]]) -> dict[int, tuple[int, ...]]:
         """Return the strategies that constraints leave of the operations that they name.
 
         Args:
-          pins: by name of an operation, a strategy or several to choose from.
+          constraints: by name of an operation, a strategy or several to choose from.
 
         Returns:
           By number of an operation, numbers of strategies, in order.
@@ -211,16 +213,18 @@ class Problem:
         """
         found: dict[int, tuple[int, ...]] = {}
         problems = []
-        for name, wanted in sorted(pins.items()):
+        for name, wanted in sorted(constraints.items()):
             several = [wanted] if isinstance(wanted, str) else list(wanted)
             try:
                 node = self.node(name)
                 places = tuple(sorted({node.index(one) for one in several}))
             except LayoutError as error:
-                problems.append(f"pin: {error}")
+                problems.append(f"constraint: {error}")
                 continue
             if not places:
-                problems.append(f"pin: operation {name!r} is left no strategy; name one at least")
+                problems.append(
+                    f"constraint: operation {name!r} is left no strategy; name one at least"
+                )
             found[self.indices[name]] = places
         raise_if(problems)
         return found

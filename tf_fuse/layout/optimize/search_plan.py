@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.optimize import solver
 from tf_fuse.layout.optimize.allowed_strategies import AUTO, ShardingConstraints, allowed_in
 from tf_fuse.layout.optimize.errors import MemoryLimitError, NoChoiceError, SearchLimitError
@@ -16,10 +17,11 @@ from tf_fuse.layout.optimize.solution import Limits
 from tf_fuse.layout.optimize.tables import Tables, tables_of
 
 
+@former_keyword("pins", "constraints")
 def search(
     problem: Problem,
     mode: str = AUTO,
-    pins: ShardingConstraints | None = None,
+    constraints: ShardingConstraints | None = None,
     limits: Limits | None = None,
 ) -> Plan:
     """Find the cheapest plan that fits.
@@ -28,25 +30,25 @@ def search(
       problem: operations, their strategies, and tensors between them.
       mode: "auto": all strategies. "data": those that split nothing but the batch, which have the
         tag "data". "propagate": some strategies are given, and the rest follows: as "auto", but
-        pins have to be there.
-      pins: by name of an operation, its strategy, or several to choose from.
+        constraints have to be there.
+      constraints: by name of an operation, its strategy, or several to choose from.
       limits: what the search may take.
 
     Returns:
       The plan; it fits into the problem's memory limit. How far from the best it may be is in
       `Plan.gap_seconds`. It costs no more than data parallelism, nor than the first strategy of
-      each operation, where mode and pins allow these and they fit.
+      each operation, where mode and constraints allow these and they fit.
 
     Raises:
       MemoryLimitError: no plan fits; the error says how much is missing.
       NoChoiceError: no plan can be, whatever the limit.
       SearchLimitError: none was found within the limits.
-      LayoutError: the mode or a pin is unknown, an operation has no strategy that splits nothing
-        but the batch, or scipy is needed and not installed.
+      LayoutError: the mode or a constraint is unknown, an operation has no strategy that splits
+        nothing but the batch, or scipy is needed and not installed.
     """
     begin = time.monotonic()
     limits = limits or Limits()
-    tables = tables_of(problem, allowed_in(problem, mode, pins or {}))
+    tables = tables_of(problem, allowed_in(problem, mode, constraints or {}))
     names = [node.name for node in problem.nodes]
     # The first strategy of a graph's operation splits nothing.
     known = [(0,) * tables.size]
@@ -57,7 +59,7 @@ def search(
     found = solver.solve(tables, limits, names, known)
     return Plan(
         problem, tables.original(found.choice), mode, found.method, found.bound,
-        tuple(sorted(pins or {})), time.monotonic() - begin, found.computed, found.reused,
+        tuple(sorted(constraints or {})), time.monotonic() - begin, found.computed, found.reused,
         found.notes,
     )  # fmt: skip
 
@@ -65,7 +67,7 @@ def search(
 def _data(problem: Problem, tables: Tables, limits: Limits) -> list[tuple[int, ...]]:
     """Return the cheapest choice that splits the batch alone, or nothing if none is found.
 
-    Operations whose strategies with that tag are excluded by pins have their first one.
+    Operations whose strategies with that tag are excluded by constraints have their first one.
     """
     tagged = {
         i: [s for s, at in enumerate(kept) if DATA in node.candidates[at].tags] or [0]

@@ -53,7 +53,7 @@ def plan_by_rules(
         if name not in known
     ])  # fmt: skip
     results = {f"result {name}" for name in problem.function.results}
-    pins = {}
+    constraints = {}
     for one, mine in zip(operations, problem.graph.strategies, strict=True):
         if one.name.endswith(SUFFIX) or one.name in results or one.attribute(LAYOUT_MARK):
             continue
@@ -63,5 +63,5 @@ def plan_by_rules(
                 f"{one} is to be run as ({strategy}), which the problem leaves out; make the "
                 "problem with allowed strategies that have it"
             )
-        pins[one.name] = str(strategy)
-    return problem.search("propagate", pins=pins)
+        constraints[one.name] = str(strategy)
+    return problem.search("propagate", constraints=constraints)

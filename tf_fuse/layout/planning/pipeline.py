@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.optimize import search_plan
 from tf_fuse.layout.optimize.allowed_strategies import AUTO, PROPAGATE, ShardingConstraints
@@ -157,19 +158,20 @@ class FunctionProblem:
     steps: StepSet | None = None
     whole: Callable[[], FunctionProblem] | None = None
 
+    @former_keyword("pins", "constraints")
     def search(
         self,
         mode: str = AUTO,
         rules: LayoutRules | str | None = None,
         dimensions: Dimensions | None = None,
-        pins: ShardingConstraints | None = None,
+        constraints: ShardingConstraints | None = None,
         limits: Limits | None = None,
         renamed: Sequence[str] = (),
         keep_layouts: bool = False,
         layouts: Layouts | None = None,
     ) -> FunctionPlan:
         """Search as `plan` does; loops and conditionals run whole where layouts would need it."""
-        given = mode, rules, dimensions, pins, limits, renamed, keep_layouts, layouts
+        given = mode, rules, dimensions, constraints, limits, renamed, keep_layouts, layouts
         try:
             return self._search(*given)
         except (MemoryLimitError, SearchLimitError):
@@ -183,7 +185,7 @@ class FunctionProblem:
 
     def _search(
         self, mode: str, rules: LayoutRules | str | None, dimensions: Dimensions | None,
-        pins: ShardingConstraints | None, limits: Limits | None, renamed: Sequence[str],
+        constraints: ShardingConstraints | None, limits: Limits | None, renamed: Sequence[str],
         keep_layouts: bool, layouts: Layouts | None,
     ) -> FunctionPlan:  # fmt: skip
         mesh = self.graph.problem.mesh
@@ -193,8 +195,8 @@ class FunctionProblem:
         given = rule_constraints(self.graph, rules, names, mesh, renamed)
         laid_out = layout_constraints(self.graph, self.function, layouts, mesh)
         both = (
-            (set(given) & set(pins or {}), "a pin, and a layout by the rules"),
-            (set(laid_out) & set(pins or {}), "a pin, and a layout by layouts"),
+            (set(given) & set(constraints or {}), "a constraint, and a layout by the rules"),
+            (set(laid_out) & set(constraints or {}), "a constraint, and a layout by layouts"),
             (set(laid_out) & set(given), "a layout by layouts, and one by the rules"),
         )
         problems = [
@@ -204,17 +206,17 @@ class FunctionProblem:
         ]
         if renamed and mode != PROPAGATE:
             problems.append("renamed is for mode 'propagate', in which names go through the graph")
-        if mode == PROPAGATE and rules is None and not pins and not laid_out:
+        if mode == PROPAGATE and rules is None and not constraints and not laid_out:
             problems.append(
-                "mode 'propagate' needs some layouts: give rules and dimensions, layouts, or pins, "
-                "or take mode 'auto'"
+                "mode 'propagate' needs some layouts: give rules and dimensions, layouts, or "
+                "constraints, or take mode 'auto'"
             )
         elif mode == PROPAGATE and rules is not None:
             given = propagated(self.graph, rules, names, mesh, renamed) | given
         if mode == DATA:
             problems += uneven_batches(self.function, self.batch, mesh)
         raise_if(problems)
-        asked = {**given, **laid_out, **(pins or {})}
+        asked = {**given, **laid_out, **(constraints or {})}
         if keep_layouts:
             kept = existing_layouts(self.function.sources.variables)
             asked |= existing_layout_constraints(self.graph, kept, mesh, asked)
@@ -243,6 +245,7 @@ class FunctionProblem:
         return FunctionPlan(self.function, self.graph, found, self.rates, self.steps, self.batch)
 
 
+@former_keyword("pins", "constraints")
 def plan(
     function: Any,
     mesh: Mesh,
@@ -253,7 +256,7 @@ def plan(
     rules: LayoutRules | str | None = None,
     dimensions: Dimensions | None = None,
     renamed: Sequence[str] = (),
-    pins: ShardingConstraints | None = None,
+    constraints: ShardingConstraints | None = None,
     batch: Mapping[str, int | None] | None = None,
     memory_limit_bytes: int | None = None,
     rates: Rates | None = None,
@@ -280,8 +283,8 @@ def plan(
         input_signature, and not used of a concrete function.
       kwargs: likewise.
       mode: "auto": all strategies. "data": those that split nothing but the batch. "propagate":
-        some layouts are given, by rules or pins, and the rest follows: names of dimensions go
-        through the function, and what they reach lies as the rules say; the rest is what is
+        some layouts are given, by rules or constraints, and the rest follows: names of dimensions
+        go through the function, and what they reach lies as the rules say; the rest is what is
         cheapest then.
       rules: which named dimension is split over which axis, as "batch:rows;hidden:cols".
       dimensions: a name for each dimension, or None, of some tensors and variables: by its name, or
@@ -289,7 +292,7 @@ def plan(
         out as the rules say; dimensions without a rule are not split.
       renamed: names of tensors whose names in `dimensions` are for their readers only, as where a
         sequence meets itself; for mode "propagate".
-      pins: by name of an operation, its strategy, or several to choose from.
+      constraints: by name of an operation, its strategy, or several to choose from.
       batch: by name of a tensor that is fed, its batch dimension, or None if it has none; by
         default dimension 0 of those with dimensions.
       memory_limit_bytes: of a device.
@@ -318,14 +321,16 @@ def plan(
       SearchLimitError: none was found within the limits.
       LayoutError: a shape is not known; a name of a tensor, dimension, axis, operation or strategy
         is unknown; a size is not a multiple of the devices that are to split it; mode "propagate"
-        without rules or pins; two names of dimensions meet in it, with the paths of both; or a
-        variable that keeps its layout is on another mesh or asked for otherwise.
+        without rules or constraints; two names of dimensions meet in it, with the paths of both; or
+        a variable that keeps its layout is on another mesh or asked for otherwise.
     """
     problem = function_problem(
         function, mesh, args, kwargs, batch=batch, memory_limit_bytes=memory_limit_bytes,
         rates=rates, links=links, training=training, slots=slots, allowed=allowed, steps=steps,
     )  # fmt: skip
-    return problem.search(mode, rules, dimensions, pins, limits, renamed, keep_layouts, layouts)
+    return problem.search(
+        mode, rules, dimensions, constraints, limits, renamed, keep_layouts, layouts
+    )
 
 
 def function_problem(

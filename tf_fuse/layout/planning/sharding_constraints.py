@@ -185,7 +185,7 @@ def rule_constraints(
       rules: for names of dimensions.
       dimensions: by name of a tensor, a name for each of its dimensions, or None.
       mesh: the devices.
-      renamed: tensors whose names are for their readers, and pin nothing.
+      renamed: tensors whose names are for their readers, and constrain nothing.
 
     Returns:
       By name of an operation, names of strategies.

@@ -38,8 +38,8 @@ function updatesOf(body, task, report) {
   const functions = Array.isArray(report.functions) ? report.functions : [];
   functions.forEach((fn, index) => {
     const at = (key) => ["weight_updates", task, "functions", index, key];
-    const gradients = (fn.packs ?? []).flatMap((pack, of) => (pack.gradients ?? []).map((one, row) => [one, pack, [...at("packs"), of, "gradients", row]]));
-    const updates = gradients.filter(([one, pack]) => (one.reason || pack.reason) !== "no_update");
+    const gradients = (fn.buckets ?? []).flatMap((bucket, of) => (bucket.gradients ?? []).map((one, row) => [one, bucket, [...at("buckets"), of, "gradients", row]]));
+    const updates = gradients.filter(([one, bucket]) => (one.reason || bucket.reason) !== "no_update");
     body.append(make("h3", {}, `${traced(fn.function)} on ${short(task)}: `, make("span", { class: fn.sharded ? "pill" : "pill left" }, fn.sharded ? "sharded" : `whole: ${fn.reason}`)));
     if (!fn.sharded) body.append(make("p", {}, fn.meaning ?? ""));
     body.append(make("dl", { class: "cards" },
@@ -53,7 +53,7 @@ function updatesOf(body, task, report) {
         ["shape", ([one]) => (one.shape ?? []).join(" × ")],
         ["bytes", ([, , place]) => number([...place, "bytes"]), "n"],
         ["update", ([one]) => (one.sharded ? "sharded" : "whole")],
-        ["why not", ([one, pack]) => (one.sharded ? "" : one.meaning || pack.meaning || fn.meaning || ""), "wide"],
+        ["why not", ([one, bucket]) => (one.sharded ? "" : one.meaning || bucket.meaning || fn.meaning || ""), "wide"],
       ], updates, 40));
     }
   });

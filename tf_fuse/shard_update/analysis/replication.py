@@ -190,8 +190,8 @@ def _visit_call(
     if called is None:
         return _variables_among(view, inputs, found)
     results, lost = called
-    for tensor, is_redundant in zip(view.outputs(node), results, strict=True):
-        if is_redundant:
+    for tensor, is_replicated in zip(view.outputs(node), results, strict=True):
+        if is_replicated:
             found.tensors.add(tensor)
     return lost
 
@@ -199,7 +199,7 @@ def _visit_call(
 def _visit_conditional(
     view: GraphView, program: ReplicatedProgram, node: Any, found: Replication, names: list[str]
 ) -> set[str]:
-    """Redundant results of all branches, where all replicas take the same one."""
+    """Add results that all branches replicate, where all replicas take the same one."""
     predicate, *arguments = data_inputs(node)
     called = [_called(view, program, name, arguments, found) for name in names]
     known = [branch for branch in called if branch is not None]

@@ -76,7 +76,7 @@ class ClusterFinder:
         self._reductions = Reductions(view, shapes, exact)
         self._exact = exact
 
-    # --- Packs -----------------------------------------------------------------------------------
+    # --- Buckets ---------------------------------------------------------------------------------
 
     def bucket(self, node: Any) -> Bucket:
         """Return the bucket of an all-reduce."""
@@ -221,7 +221,7 @@ class ClusterFinder:
                 growth.add_sink(node.name, origin)
             elif node.op == "If" and use.index > 0:
                 if data_inputs(node)[0] not in self._known.found.tensors:
-                    return ClusterProblem("not_redundant", data_inputs(node)[0], origin)
+                    return ClusterProblem("not_replicated", data_inputs(node)[0], origin)
                 growth.branches.add((node.name, use.index - 1))
             elif node.op in REDUCTIONS:
                 reduction = self._reductions.of(node)
@@ -277,7 +277,7 @@ class ClusterFinder:
             inputs = data_inputs(node)
             for index in apply_inputs(self._view.op_def(node.op)).scalars:
                 if inputs[index] not in self._known.found.tensors:
-                    return "not_redundant", inputs[index]
+                    return "not_replicated", inputs[index]
             for slot in variables[1:]:
                 reads, assigns = self._known.accesses[slot]
                 if reads or assigns != [node.name] or slot in self._known.outside:
@@ -301,7 +301,7 @@ class ClusterFinder:
             return None, ("not_elementwise", f"{node.name} ({node.op})")
         for tensor in inputs:
             if tensor not in self._known.found.tensors:
-                return None, ("not_redundant", tensor)
+                return None, ("not_replicated", tensor)
             other = self._known.shape(tensor)
             if other is None:
                 return None, ("unknown_shape", tensor)

@@ -90,7 +90,7 @@ class WeightAssignments:
             mine = by_variable[variable]
             origin = growth.origins[mine[0]]
             if variable not in self._known.found.variables:
-                return ClusterProblem("not_redundant", variable, origin)
+                return ClusterProblem("not_replicated", variable, origin)
             if self._is_slot(growth, variable, mine):
                 if escapes := self._known.escapes(variable, but_shape=False):
                     return ClusterProblem("escapes", f"{variable} in {escapes[0]}", origin)

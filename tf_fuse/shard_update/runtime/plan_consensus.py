@@ -228,7 +228,7 @@ def describe(
         lines.insert(0, (f"costs {costs.text()}", f"it decides by {costs.text()}: {costs.origin}"))
     ops = _ops(plan)
     for bucket in plan.buckets if plan is not None else []:
-        lines.append((f"pack {bucket.reason}", f"all-reduce {bucket.node}: {_why(bucket)}"))
+        lines.append((f"bucket {bucket.reason}", f"all-reduce {bucket.node}: {_why(bucket)}"))
         for cluster in bucket.clusters:
             counts = [len(part) for part in (cluster.nodes, cluster.sinks, cluster.slots)]
             gather = ("first_use" if cluster.gather.is_first else "end", cluster.gather.dtype)

@@ -164,13 +164,13 @@ def data() -> dict[str, Any]:
 def split_gates(problem: Any) -> Any:
     """A plan in which the columns of weights are split where loops multiply by them, and back."""
     flow, others = problem.function.control_flow, len(problem.rates.mesh.axes) - 1
-    pins = {
+    constraints = {
         one.name: ", ".join([f"split {'k' if one.attribute('transpose_b') else 'n'}"]
                             + ["replicate"] * others)
         for one in problem.graph.operations
         if one.kind == "MatMul" and flow.block(one.name) and not one.attribute("transpose_a")
     }  # fmt: skip
-    return problem.search("propagate", pins=pins)
+    return problem.search("propagate", constraints=constraints)
 
 
 def recurrent_layers() -> dict[str, Any]:

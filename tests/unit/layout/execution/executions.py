@@ -58,8 +58,8 @@ def one_by_one(mesh: layout.Mesh) -> dict[str, Any]:
         graph = problem.graph
         target = next(i for i, one in enumerate(graph.operations) if one.kind == name.split("/")[0])
         for strategy in graph.strategies[target]:
-            pins = {graph.operations[target].name: str(strategy)}
-            run = layout.execute(problem.search("propagate", pins=pins))
+            constraints = {graph.operations[target].name: str(strategy)}
+            run = layout.execute(problem.search("propagate", constraints=constraints))
             worst = max(worst, distance(run(*args), wanted))
             assert run.traffic.received_bytes == run.program.received_bytes, (name, str(strategy))
             count += 1
@@ -173,12 +173,12 @@ def chance() -> dict[str, Any]:
     for _ in range(12):
         model = Layers()
         problem = layout.function_problem(model.step, MESH)
-        pins = {
+        constraints = {
             one.name: str(draw.choice(mine))
             for one, mine in zip(problem.graph.operations, problem.graph.strategies, strict=True)
         }
         try:
-            plan = problem.search("propagate", pins=pins)
+            plan = problem.search("propagate", constraints=constraints)
         except layout.LayoutError:  # What is partial cannot always become what was drawn.
             continue
         run = layout.execute(plan)
@@ -308,7 +308,7 @@ def _wrong_label(label: int) -> None:
     args = [tf.TensorSpec([2, 4]), tf.TensorSpec([2], tf.int32)]
     problem = layout.function_problem(lambda x, y: entropy(y, x), layout.Mesh({"x": 2}), args)
     at = next(one for one in problem.graph.operations if one.kind.startswith("Sparse"))
-    run = layout.execute(problem.search("propagate", pins={at.name: "split classes"}))
+    run = layout.execute(problem.search("propagate", constraints={at.name: "split classes"}))
     run(tf.ones([2, 4]), tf.constant([0, 3]))
     run(tf.ones([2, 4]), tf.constant([0, label]))
 

@@ -104,8 +104,8 @@ def operations() -> dict[str, Any]:
             for strategy in graph.strategies[target]:
                 if str(strategy) != way:
                     continue
-                pins = {graph.operations[target].name: way}
-                run = layout.execute(problem.search("propagate", pins=pins))
+                constraints = {graph.operations[target].name: way}
+                run = layout.execute(problem.search("propagate", constraints=constraints))
                 worst = max(worst, distance(run(*args), wanted))
                 both = run.traffic.received_bytes, run.program.received_bytes
                 assert both[0] == both[1], (name, str(strategy), both)
@@ -197,14 +197,14 @@ def residual() -> dict[str, Any]:
     wanted = [float(stock(tf.constant(x), tf.constant(label))) for _ in range(4)]
     found: dict[str, Any] = {"falls": wanted[0] - wanted[-1]}
     specs = [tf.TensorSpec(x.shape), tf.TensorSpec([1], tf.int32)]
-    for mode in ("pins", "auto"):
+    for mode in ("constraints", "auto"):
         model = model_of()
         problem = layout.function_problem(step_of(model), FOUR, specs, rates=rates(FOUR))
-        pins = {}
-        if mode == "pins":
+        constraints = {}
+        if mode == "constraints":
             both = zip(problem.graph.operations, problem.graph.strategies, strict=True)
-            pins = {one.name: ROWS for one, mine in both if ROWS in map(str, mine)}
-        plan = problem.search("propagate" if pins else "auto", pins=pins)
+            constraints = {one.name: ROWS for one, mine in both if ROWS in map(str, mine)}
+        plan = problem.search("propagate" if constraints else "auto", constraints=constraints)
         run = layout.execute(plan)
         got = [float(run(x, label)) for _ in range(4)]
         chosen = zip(plan.graph.operations, plan.graph.chosen(plan.plan), strict=True)

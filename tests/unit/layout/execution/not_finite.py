@@ -63,8 +63,10 @@ def main() -> None:
         graph = problem.graph
         at = next(i for i, one in enumerate(graph.operations) if "oftmax" in one.kind)
         (split,) = [one for one in map(str, graph.strategies[at]) if one[6:] in ("classes", "d1")]
-        pins = {graph.operations[at].name: split}
-        got = tf.nest.flatten(layout.execute(problem.search("propagate", pins=pins))(*args))
+        constraints = {graph.operations[at].name: split}
+        got = tf.nest.flatten(
+            layout.execute(problem.search("propagate", constraints=constraints))(*args)
+        )
         wrong = np.zeros(len(LOGITS), bool)
         for one, other in zip(got, wanted, strict=True):
             same = np.isclose(one, other, rtol=1e-6, atol=1e-6, equal_nan=True)

@@ -55,7 +55,7 @@ def planned_and_run(kind: str) -> tuple[int, int]:
     (name,) = (one.name for one in problem.graph.operations if one.kind == kind)
     counts = []
     for how in ("replicate", f"split {factor}"):
-        plan = problem.search("propagate", pins={name: how})
+        plan = problem.search("propagate", constraints={name: how})
         chosen = zip(problem.graph.operations, problem.graph.chosen(plan.plan), strict=True)
         (strategy,) = (one for operation, one in chosen if operation.name == name)
         counts.append((strategy.operations, sum(on_last(layout.execute(plan)).values())))
@@ -66,13 +66,13 @@ def planned_and_run(kind: str) -> tuple[int, int]:
 def slices() -> int:
     """Of a tensor that is whole and is split along both of its dimensions: one for both."""
     problem = layout.function_problem(tf.nn.relu, SQUARE, [ROWS])
-    pins = {}
+    constraints = {}
     for one in problem.graph.operations:
         if one.kind == "Placeholder":
-            pins[one.name] = "replicate, replicate"
+            constraints[one.name] = "replicate, replicate"
         if one.kind == "Relu":
-            pins[one.name] = "split d0, split d1"
-    run = layout.execute(problem.search("propagate", pins=pins))
+            constraints[one.name] = "split d0, split d1"
+    run = layout.execute(problem.search("propagate", constraints=constraints))
     (read,) = (one.reads[0] for one in run.program.instructions if one.operation.kind == "Relu")
     assert [step.kind for step in read.relayout.steps] == ["slice", "slice"]
     values = tf.random.stateless_normal(ROWS.shape, [1, 2])

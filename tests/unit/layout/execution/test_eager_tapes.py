@@ -109,7 +109,9 @@ errors = {
     "mesh": told(lambda: layout.execute(layout.plan(f, other, specs))),
     "devices": told(lambda: layout.execute(plan, ["CPU:1", "CPU:0"])),
     "kept mesh": told(lambda: layout.plan(f, other, specs, keep_layouts=True)),
-    "asked": told(lambda: layout.plan(f, mesh, specs, pins={"w": "replicate"}, keep_layouts=True)),
+    "asked": told(
+        lambda: layout.plan(f, mesh, specs, constraints={"w": "replicate"}, keep_layouts=True)
+    ),
 }
 # Where its own search would have it otherwise, a second plan takes what is there.
 free, kept = layout.plan(f, mesh, specs), layout.plan(f, mesh, specs, keep_layouts=True)

@@ -50,11 +50,11 @@ def test_the_search_splits_rows_where_the_batch_is_one_image(execute):
 def test_a_residual_network_of_one_image_trains_in_rows(execute):
     found = execute("residual")
     assert found["falls"] > 0.01
-    for mode in ("pins", "auto"):
+    for mode in ("constraints", "auto"):
         assert found[mode]["losses"] < 2e-5
         assert found[mode]["weights"] < 2e-5
         assert found[mode]["planned"]
     convolutions = [f"{kind}{end}" for kind in ("Conv2D", "DepthwiseConv2dNative")
                     for end in ("", "BackpropFilter", "BackpropInput")]  # fmt: skip
     pools = ["AvgPool", "AvgPoolGrad", "MaxPool", "MaxPoolGrad"]
-    assert found["pins"]["in rows"] == sorted([*convolutions, *pools])
+    assert found["constraints"]["in rows"] == sorted([*convolutions, *pools])

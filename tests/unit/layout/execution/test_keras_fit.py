@@ -66,8 +66,8 @@ def test_what_cannot_run_is_told(isolated_env):
         "no model": "a Keras model is laid out, got 'a model'; give a keras.Model on the backend "
         "'tensorflow', or a tf_keras.Model, and a function to layout.plan",
         "option": "there is no option 'mods' for the plans of a model; there are: allowed, batch, "
-        "dimensions, layouts, limits, links, memory_limit_bytes, mode, pins, rates, renamed, "
-        "rules, steps",
+        "constraints, dimensions, layouts, limits, links, memory_limit_bytes, mode, rates, "
+        "renamed, rules, steps",
         "planned": "True",
         "running": "the step 'train' of model 'sequential' runs by a plan for x [8, 8], y [8] "
         "already; plan before the first such batch, or compile the model again",

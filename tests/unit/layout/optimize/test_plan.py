@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: modes, pins, alternatives and tables; the same plan whatever the hash seed."""
+"""Plans: modes, constraints, alternatives and tables; the same plan whatever the hash seed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_modes():
     assert search(example(), "data").strategies == {"up": "batch", "down": "batch"}
     follows = search(example(), "propagate", {"up": "hidden"})
     assert follows.strategies == {"up": "hidden", "down": "hidden"}
-    assert [one.pinned for one in follows.operations] == [True, False]
+    assert [one.constrained for one in follows.operations] == [True, False]
     both = search(example(), "propagate", {"up": ["hidden", "batch"]})
     assert both.strategies == {"up": "batch", "down": "batch"}
 
@@ -63,17 +63,17 @@ def test_pins_are_kept_and_the_rest_is_cheapest(seed, share):
 def test_errors_of_modes_and_pins():
     assert error(search, example(), "best") == "mode is one of data, auto, propagate, got 'best'"
     assert error(search, example(), "propagate") == (
-        "mode 'propagate' needs pins: give the strategy of one operation at least, or take mode "
-        "'auto'"
+        "mode 'propagate' needs constraints: give the strategy of one operation at least, or take "
+        "mode 'auto'"
     )
-    assert error(search, example(), pins={"up": "rows", "side": "batch", "down": []}) == (
-        "- pin: operation 'down' is left no strategy; name one at least\n"
-        "- pin: operation 'up' has no strategy 'rows'; it has: batch, hidden\n"
-        "- pin: there is no operation 'side'; there are: down, up"
+    assert error(search, example(), constraints={"up": "rows", "side": "batch", "down": []}) == (
+        "- constraint: operation 'down' is left no strategy; name one at least\n"
+        "- constraint: operation 'up' has no strategy 'rows'; it has: batch, hidden\n"
+        "- constraint: there is no operation 'side'; there are: down, up"
     )
     assert error(search, example(), "data", {"up": "hidden"}) == (
-        "operation 'up' is pinned to hidden, but mode 'data' allows batch; drop the pin, or take "
-        "mode 'propagate'"
+        "operation 'up' is constrained to hidden, but mode 'data' allows batch; drop the "
+        "constraint, or take mode 'propagate'"
     )
     assert error(search, simple([[1, 2]]), "data") == (
         "operation 'a' has no strategy with the tag 'data', which mode 'data' needs; it has: s0, s1"
@@ -117,7 +117,7 @@ def test_alternatives_keep_pins_and_mode():
     assert error(plan.alternative, "side") == "there is no operation 'side'; there are: down, up"
     batch = alternatives.data_parallel(plan)
     assert isinstance(batch, alternatives.Alternative)
-    assert (batch.plan.mode, batch.plan.pinned, batch.plan.picoseconds) == ("data", (), 10**10)
+    assert (batch.plan.mode, batch.plan.constrained, batch.plan.picoseconds) == ("data", (), 10**10)
     small = search(example(limit=5_000))
     assert alternatives.data_parallel(small) == (
         "no plan fits into memory_limit_bytes=5,000: the least that any plan needs is 8,000 bytes "
@@ -127,11 +127,11 @@ def test_alternatives_keep_pins_and_mode():
 
 
 def test_table():
-    plan = search(example(limit=5_000), pins={"up": "hidden"})
+    plan = search(example(limit=5_000), constraints={"up": "hidden"})
     plan = dataclasses.replace(plan, search_seconds=0.0025, computed=3, reused=1)
     assert cells(plan.table()) == [
         ["operation", "strategy", "compute ms", "communication ms", "relayout ms", "bytes/device"],
-        ["up", "hidden (pinned)", "4.000", "2.000", "0.000", "1,000"],
+        ["up", "hidden (constrained)", "4.000", "2.000", "0.000", "1,000"],
         ["down", "hidden", "4.000", "2.000", "0.000", "1,000"],
         ["sum", "", "8.000", "4.000", "0.000", "2,000"],
     ]

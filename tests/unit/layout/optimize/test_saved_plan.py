@@ -28,20 +28,20 @@ def test_a_plan_comes_back(tmp_path_factory, seed, share):
     one = problem(seed, "general", points=True, copies=True)
     one = limited(one, (exhaustive_search.least_memory(tables_of(one)) or 0) + share)
     node = one.nodes[0]
-    plan = search(one, pins={node.name: node.names} if seed % 2 else None)
+    plan = search(one, constraints={node.name: node.names} if seed % 2 else None)
     path = tmp_path_factory.mktemp("plans") / "plan"
     plan.save(path)
     assert [entry.name for entry in path.parent.iterdir()] == ["plan"]
     back = Plan.load(path, one)
-    assert (back.choice, back.mode, back.method, back.pinned, back.bound_picoseconds) == (
-        plan.choice, plan.mode, plan.method, plan.pinned, plan.bound_picoseconds,
+    assert (back.choice, back.mode, back.method, back.constrained, back.bound_picoseconds) == (
+        plan.choice, plan.mode, plan.method, plan.constrained, plan.bound_picoseconds,
     )  # fmt: skip
-    # It can be pinned, and is then all that is left.
+    # It can be constrained, and is then all that is left.
     assert search(one, "propagate", back.strategies).choice == plan.choice
 
 
 def test_what_is_in_a_file():
-    plan = search(example(limit=5_000), pins={"up": "hidden"})
+    plan = search(example(limit=5_000), constraints={"up": "hidden"})
     assert str(saved_plan.to_proto(plan)).splitlines()[:10] == [
         "version: 1",
         "mesh {",

@@ -69,7 +69,7 @@ def test_no_choice():
     one = simple([[1, 1], [1]], [(0, 1, [[inf], [inf]])])
     text = (
         "no choice of strategies can be: no strategy of 'a' and 'b' goes with the others'; allow "
-        "more relayout steps, offer more strategies, or pin fewer operations"
+        "more relayout steps, offer more strategies, or constrain fewer operations"
     )
     for way in EXACT:
         with pytest.raises(NoChoiceError) as caught:

@@ -74,7 +74,7 @@ def test_elsewhere_names_stay_where_they_are():
     found = problem.search("auto", "hidden:cols;other:rows", names)
     assert sbp(found.variables, "wv") == {"w": "B S(1)", "v": "S(0) B"}
     relu = found.plan.problem.allowed({"Relu": found.plan.strategies["Relu"]})
-    assert len(relu) == 1 and "Relu" not in found.plan.pinned
+    assert len(relu) == 1 and "Relu" not in found.plan.constrained
 
 
 def test_names_by_variables_and_layers():
@@ -162,7 +162,11 @@ def test_a_rename_ends_a_name():
 def test_pins_go_before_names():
     step, specs, _, _ = two_layers()
     found = search(
-        step, specs, "hidden:cols", {"w": [None, "hidden"]}, pins={"Relu": "replicate, replicate"}
+        step,
+        specs,
+        "hidden:cols",
+        {"w": [None, "hidden"]},
+        constraints={"Relu": "replicate, replicate"},
     )
     assert found.plan.strategies["Relu"] == "replicate, replicate"
     assert sbp(found.variables, "wv") == {"w": "B S(1)", "v": "B S(0)"}

@@ -51,8 +51,8 @@ def test_errors():
 
     assert error(mode="fast") == "mode is one of data, auto, propagate, got 'fast'"
     assert error(mode="propagate") == (
-        "mode 'propagate' needs some layouts: give rules and dimensions, layouts, or pins, or take "
-        "mode 'auto'"
+        "mode 'propagate' needs some layouts: give rules and dimensions, layouts, or constraints, "
+        "or take mode 'auto'"
     )
     for given, way in (({"x": 2}, "Mesh({'x': 2})"), ("x:2", "Mesh.from_text('x:2')")):
         text = f"a layout.Mesh is needed, got {given!r}; write layout.{way}"
@@ -73,7 +73,7 @@ def test_errors():
     assert error(rates=assumed_rates(LINE), links={}) == (
         "rates have links already; give rates or links, not both"
     )
-    assert "pin: there is no operation 'no'" in error(pins={"no": "replicate"})
+    assert "constraint: there is no operation 'no'" in error(constraints={"no": "replicate"})
     assert error(dimensions={"x": ["a", None]}) == (
         "dimensions have names, but there are no rules for them; give rules"
     )
@@ -86,8 +86,8 @@ def test_errors():
         "- rule c:x is for a dimension that no tensor in dimensions has; they have: a, b",
     ])  # fmt: skip
     assert error(rules="a:y", dimensions={"x": ["a", None]}).startswith("tensor 'x': ")
-    assert error(rules="a:x", dimensions={"x": ["a", None]}, pins={"x": "replicate"}) == (
-        "operation 'x' has a pin, and a layout by the rules; drop one of them"
+    assert error(rules="a:x", dimensions={"x": ["a", None]}, constraints={"x": "replicate"}) == (
+        "operation 'x' has a constraint, and a layout by the rules; drop one of them"
     )
     assert error(memory_limit_bytes=10).startswith(
         "no plan fits into memory_limit_bytes=10: the least that any plan needs is"

@@ -100,7 +100,7 @@ def test_rules_give_some_layouts_and_the_rest_follows():
 
 
 def test_what_is_written_is_kept_in_the_variables_layout():
-    """With a slow link to split it, the variable is pinned whole, and the update in slices."""
+    """With a slow link to split it, the variable stays whole, and the update is in slices."""
     w = variable("w", 8, 8)
 
     def f(x):
@@ -119,13 +119,13 @@ def test_what_is_written_is_kept_in_the_variables_layout():
         for seconds, other in zip(row, kept, strict=True):
             made, there = one.outputs[0], other.outputs[0]
             assert seconds == (0 if made == there else plan_relayout(made, there, 4, link).seconds)
-    pins = {"w": "replicate", "AssignAddVariableOp": "split d0"}
-    found = problem.search("propagate", pins=pins)
+    constraints = {"w": "replicate", "AssignAddVariableOp": "split d0"}
+    found = problem.search("propagate", constraints=constraints)
     assert sbp(found.variables) == {"w": "B"}
     assert found.plan.relayout_seconds == pytest.approx(edge.seconds[1, 0], abs=1e-12)
 
 
-def test_saved_pinned_and_read(tmp_path):
+def test_saved_constrained_and_read(tmp_path):
     _, step, args = two_layers()
     problem = function_problem(step, LINE, args, links={"x": FAST})
     found = problem.search()
@@ -134,8 +134,8 @@ def test_saved_pinned_and_read(tmp_path):
     read = again.load(tmp_path / "plan")
     assert (read.layouts, read.seconds, str(read)) == (found.layouts, found.seconds, str(found))
     assert read.plan.optimal
-    pinned = again.search("propagate", pins=found.plan.strategies)
-    assert pinned.plan.choice == found.plan.choice
+    constrained = again.search("propagate", constraints=found.plan.strategies)
+    assert constrained.plan.choice == found.plan.choice
     other = function_problem(step, Mesh({"x": 4}), args)
     with pytest.raises(LayoutError, match="the plan is for mesh 'x:2', and the model is laid over"):
         other.load(tmp_path / "plan")

@@ -258,8 +258,8 @@ def test_what_layouts_cannot_be():
     assert error(plan, model, {"w": (None, "cols")}, **names) == (
         "operation 'w' has a layout by layouts, and one by the rules; drop one of them"
     )
-    assert error(plan, model, {"w": (None, "cols")}, pins={"w": "replicate, replicate"}) == (
-        "operation 'w' has a pin, and a layout by layouts; drop one of them"
+    assert error(plan, model, {"w": (None, "cols")}, constraints={"w": "replicate, replicate"}) == (
+        "operation 'w' has a constraint, and a layout by layouts; drop one of them"
     )
 
 

@@ -116,15 +116,15 @@ def data_parallel(plan: PlanRecord, limits: Limits | None = None) -> Alternative
         return str(error)
     made = _alternative(plan, tables.original(found.choice), found.bound, found.method)
     other = dataclasses.replace(
-        made.plan, mode=DATA, pinned=(), search_seconds=time.monotonic() - begin
+        made.plan, mode=DATA, constrained=(), search_seconds=time.monotonic() - begin
     )
     return dataclasses.replace(made, plan=other)
 
 
 def _tables(plan: PlanRecord) -> Tables:
-    """Return the problem as the plan's mode and pins leave it."""
-    pins = {name: plan.strategies[name] for name in plan.pinned}
-    return tables_of(plan.problem, allowed_in(plan.problem, plan.mode, pins))
+    """Return the problem as the plan's mode and constraints leave it."""
+    constraints = {name: plan.strategies[name] for name in plan.constrained}
+    return tables_of(plan.problem, allowed_in(plan.problem, plan.mode, constraints))
 
 
 def _own(tables: Tables, plan: PlanRecord) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 
+from tf_fuse._deprecated.former_keyword import warn_of
 from tf_fuse.layout.optimize.problem import Node, Problem
 from tf_fuse.layout.optimize.tables import PER_SECOND, Tables, tables_of
 from tf_fuse.layout.types.errors import LayoutError
@@ -25,7 +26,7 @@ class OperationPlan:
       relayout_seconds: of relayouts of the tensors that it makes, to all who take them.
       memory_bytes: held during the whole step.
       transient_bytes: held while it is live.
-      pinned: whether the strategy was given.
+      constrained: whether the strategy was given.
     """
 
     name: str
@@ -35,7 +36,13 @@ class OperationPlan:
     relayout_seconds: float
     memory_bytes: int
     transient_bytes: int
-    pinned: bool
+    constrained: bool
+
+    @property
+    def pinned(self) -> bool:
+        """The former name of `constrained`."""
+        warn_of("pinned", "constrained", stacklevel=3)
+        return self.constrained
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,8 +54,8 @@ class PlanRecord:
       choice: numbers of the strategies, in the problem's order.
       mode: "data", "auto" or "propagate".
       method: of `solution.Solution`.
-      bound_picoseconds: no plan that fits costs less, as far as the mode and the pins allow.
-      pinned: operations whose strategies were given, sorted.
+      bound_picoseconds: no plan that fits costs less, as far as the mode and the constraints allow.
+      constrained: operations whose strategies were given, sorted.
       search_seconds: that the search took; 0.0 of a plan that was loaded.
       computed: eliminations that were computed.
       reused: eliminations that equalled one before, as those of repeated layers.
@@ -60,11 +67,17 @@ class PlanRecord:
     mode: str
     method: str
     bound_picoseconds: int
-    pinned: tuple[str, ...] = ()
+    constrained: tuple[str, ...] = ()
     search_seconds: float = 0.0
     computed: int = 0
     reused: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def pinned(self) -> tuple[str, ...]:
+        """The former name of `constrained`."""
+        warn_of("pinned", "constrained", stacklevel=3)
+        return self.constrained
 
     @cached_property
     def tables(self) -> Tables:
@@ -73,7 +86,7 @@ class PlanRecord:
 
     @cached_property
     def strategies(self) -> dict[str, str]:
-        """The strategy of each operation, by name; these can be pins of another search."""
+        """The strategy of each operation, by name; these can be constraints of another search."""
         return {
             node.name: node.names[s]
             for node, s in zip(self.problem.nodes, self.choice, strict=True)
@@ -143,7 +156,7 @@ class PlanRecord:
         one = node.candidates[strategy]
         return OperationPlan(
             node.name, one.name, one.compute_seconds, one.communication_seconds, relayout,
-            one.memory_bytes, one.transient_bytes, node.name in self.pinned,
+            one.memory_bytes, one.transient_bytes, node.name in self.constrained,
         )  # fmt: skip
 
     def __str__(self) -> str:

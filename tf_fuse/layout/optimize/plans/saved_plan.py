@@ -47,7 +47,7 @@ def to_proto(plan: PlanRecord) -> Any:
             communication_picoseconds=round(one.communication_seconds * PER_SECOND),
             memory_bytes=one.memory_bytes,
             transient_bytes=one.transient_bytes,
-            pinned=one.pinned,
+            constrained=one.constrained,
         )
     for edge, seconds in zip(problem.edges, plan.relayouts, strict=True):
         message.tensors.add(
@@ -100,8 +100,8 @@ def from_proto(message: Any, problem: Problem, kind: type[_Kind]) -> _Kind:
         )
     raise_if(list(_misfits(message, problem)))
     choice = choice_of(problem, {one.name: one.strategy for one in message.operations})
-    pinned = tuple(sorted(one.name for one in message.operations if one.pinned))
-    plan = PlanRecord(problem, choice, message.mode, message.method, 0, pinned)
+    constrained = tuple(sorted(one.name for one in message.operations if one.constrained))
+    plan = PlanRecord(problem, choice, message.mode, message.method, 0, constrained)
     if plan.picoseconds >= INFINITE:
         raise LayoutError(f"the plan cannot be: {', '.join(_impossible(plan))}; search again")
     limit = problem.memory_limit_bytes
@@ -111,7 +111,7 @@ def from_proto(message: Any, problem: Problem, kind: type[_Kind]) -> _Kind:
             f"{limit:,}, {plan.memory_bytes - limit:,} less; raise the limit, or search again"
         )
     return kind(
-        problem, choice, message.mode, message.method, _bound(message, plan), pinned,
+        problem, choice, message.mode, message.method, _bound(message, plan), constrained,
     )  # fmt: skip
 
 

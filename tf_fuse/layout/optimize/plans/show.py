@@ -36,7 +36,7 @@ def table(plan: PlanRecord, most: int | None = None) -> Any:
     for one in rows:
         made.add_row(
             one.name,
-            one.strategy + (" (pinned)" if one.pinned else ""),
+            one.strategy + (" (constrained)" if one.constrained else ""),
             _ms(one.compute_seconds),
             _ms(one.communication_seconds),
             _ms(one.relayout_seconds),
