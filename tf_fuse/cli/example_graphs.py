@@ -52,15 +52,19 @@ class _Variable:
         import tensorflow as tf
 
         with tf.device(self._handle.device):
-            value = self._raw.ReadVariableOp(resource=self._handle, dtype=tf.float32)
-            return tf.ensure_shape(value, self.shape, name=name)
+            value = self._raw.ReadVariableOp(resource=self._handle, dtype=tf.float32, name=name)
+            value.set_shape(self.shape)
+            return value
 
     def lookup(self, keys: Any, name: str) -> Any:
         import tensorflow as tf
 
         with tf.device(self._handle.device):
-            rows = self._raw.ResourceGather(resource=self._handle, indices=keys, dtype=tf.float32)
-            return tf.ensure_shape(rows, [keys.shape[0], *self.shape[1:]], name=name)
+            rows = self._raw.ResourceGather(
+                resource=self._handle, indices=keys, dtype=tf.float32, name=name
+            )
+            rows.set_shape([keys.shape[0], *self.shape[1:]])
+            return rows
 
     def subtract(self, gradient: Any, keys: Any = None) -> Any:
         import tensorflow as tf

@@ -12,6 +12,9 @@ from tf_fuse._console import open_console
 from tf_fuse.cli import json_output
 from tf_fuse.report.reasons import REASONS
 
+# Operations that do nothing in a step, or are made once.
+_NOT_RUN = {"NoOp", "Const", "HostConst", "VarHandleOp", "_Arg", "_DeviceArg"}
+
 # Of a slot's estimate, in a report made with fuse_grouping "cost".
 _ESTIMATES = ("ready_us", "tail_us")
 
@@ -75,6 +78,8 @@ def describe(result: Any) -> dict[str, Any]:
       fields), `dropped` (the same without reason and meaning: receives that only the end of the
       function waited for), `operation_groups` (node, device, `operations`, type to number, and
       `sends`: how often the group sends, which is once for all tensors of one request),
+      `operations` (of each device: how many there are before and after, without constants, handles
+      and arguments),
       `local_receives`, `receives` (between tasks, before) and `receives_after`, for which a dynamic
       group counts as one: how many requests its receives share is not known before they run. A slot
       has tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is not static.
@@ -135,10 +140,18 @@ def describe(result: Any) -> dict[str, Any]:
             }
             for one in report.operation_groups
         ],
+        "operations": {
+            device: [_operations(graphs[device]) for graphs in (result.before, result.after)]
+            for device in result.before
+        },
         "local_receives": report.local_receives,
         "receives": sum(group["tensors"] for group in groups) + len(skips) + len(dropped),
         "receives_after": len(groups) + len(skips),
     }
+
+
+def _operations(graph: Any) -> int:
+    return sum(node.op not in _NOT_RUN for node in graph.node)
 
 
 def _receive(known: dict[tuple[str, str], int | None], receive: Any) -> dict[str, Any]:
@@ -230,6 +243,8 @@ def _print(data: dict[str, Any]) -> None:
                 str(one["sends"]),
             )
         console.print(together)
+        for device, (before, after) in data["operations"].items():
+            console.print(f"Operations on {_short(device)}: {before} before, {after} after.")
     console.print(_grouping(data["grouping"]), soft_wrap=True)
     before, after = data["receives"], data["receives_after"]
     saved = f", {1 - after / before:.0%} fewer" if before else ""

@@ -32,6 +32,8 @@ bool IsGroupable(const Node& node) {
       "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Identity",
       "Reshape", "Cast", "ExpandDims", "Squeeze", "StridedSlice", "_Send",
       "TfFuse>UniqueIds", "TfFuse>PlaceRows", "TfFuse>SumRows",
+      // Gradients of equal ids are added up for an update of rows.
+      "Unique", "Shape", "UnsortedSegmentSum",
       // Updates.
       "AssignAddVariableOp", "AssignSubVariableOp", "TfFuse>ElementwiseUpdate",
       "TfFuse>StagedUpdate", "TfFuse>JoinRows", "TfFuse>RoundWithFeedback",

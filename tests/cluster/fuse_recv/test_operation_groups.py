@@ -21,7 +21,8 @@ def cases():
 
 
 @pytest.mark.parametrize(
-    "library", ["scatter", "keras Adam", "keras SGD", "tf_keras Adagrad", "large rows"]
+    "library",
+    ["scatter", "keras Adam", "keras SGD", "tf_keras Adagrad", "tf_keras.legacy SGD", "large rows"],
 )
 def test_values_are_those_of_stock(cases, library):
     case = cases[library]
@@ -218,7 +219,10 @@ def _main():
 
     cases = {
         name: lambda name=name: compared(name)
-        for name in ("scatter", "keras Adam", "keras SGD", "tf_keras Adagrad", "large rows")
+        for name in (
+            "scatter", "keras Adam", "keras SGD", "tf_keras Adagrad", "tf_keras.legacy SGD",
+            "large rows",
+        )
     }
     cases |= {f"operations {n}": lambda n=n: counted(n) for n in (_TABLES, _MORE_TABLES)}
     cases |= {f"all rows {n}": lambda n=n: of_all_rows(n) for n in (_TABLES, _MORE_TABLES)}

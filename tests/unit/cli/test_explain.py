@@ -304,6 +304,33 @@ def test_examples_of_training(name, receives, fused, skipped):
     assert sum(group["unknown_sizes"] for group in described["groups"]) == 0
 
 
+def test_operations_that_run_as_one_are_shown(capsys):
+    """Each of two servers has 150 tables and two dense layers."""
+    status, out, _ = _explain(capsys, "--example", "features", "--grouping", "level")
+    assert status == 0
+    _, _, table = out.partition("Operations that run as one")
+    rows = [re.split(r" {2,}", line.strip()) for line in table.splitlines()]
+    assert ["on", "operations", "sends"] in rows
+    for server in ("ps:0", "ps:1"):
+        assert [row[1:] for row in rows if row[0] == server] == [
+            ["2 ReadVariableOp, 2 _Send", "1"],
+            ["150 ResourceGather, 150 _Send", "1"],
+            ["150 ResourceScatterSub", "0"],
+        ]
+        # These, two receives, and two updates of dense layers; before, each of these by itself.
+        assert f"Operations on {server}: 758 before, 7 after.\n" in out
+    described = explain_command.describe(
+        explain.rewrite(example_graphs.build("features"), fuse_operations=True)
+    )
+    assert described["operations"][PS0] == described["operations"][PS1] == [758, 7]
+
+
+def test_no_operations_are_shown_where_none_run_as_one(capsys):
+    status, out, _ = _explain(capsys, "--example", "cond")
+    assert status == 0
+    assert "Operations" not in out
+
+
 def test_example_of_a_loop(capsys):
     status, out, _ = _explain(capsys, "--example", "loop")
     assert status == 0
