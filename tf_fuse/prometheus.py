@@ -206,7 +206,7 @@ def _update_families(client: Any, tasks: _Counters) -> Iterator[Any]:
     yield _by_reason(
         client,
         f"{prefix}_functions_left",
-        "Functions with an all-reduce whose update is not cut, by reason.",
+        "Functions with an all-reduce whose update is not sharded, by reason.",
         {task: counters["functions_left"] for task, counters in counted.items()},
     )
 

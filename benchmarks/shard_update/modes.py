@@ -30,7 +30,7 @@ class Mode:
       options: of `tf.config.optimizer.set_experimental_options`.
       zero: whether PyTorch deals the optimizer's state to the replicas.
       same_bits: whether its losses must be those of `stock`, to the last bit.
-      whole: of a mode that cuts updates, the one that differs from it in that alone; "" for none.
+      whole: of a mode that shards updates, the one that differs from it in that alone; "" for none.
     """
 
     backend: str = "tensorflow"
@@ -101,7 +101,7 @@ class ModeGroup(RankGroup):
           python: the interpreter of PyTorch's modes.
           replicas: how many processes.
           timeout_s: seconds that a command, or the start, may take.
-          spec: "model", "sizes", "optimizer", "learning_rate" and, of the modes that cut updates,
+          spec: "model", "sizes", "optimizer", "learning_rate" and, of the modes that shard updates,
             "group_size".
           network: where the replicas run.
         """

@@ -12,7 +12,7 @@ computes and reduces gradients, and updates nothing), and these in place of its 
   "prepared", with the reason why the mode cannot be had here, or null;
 * {"do": "finish"}: "finished", with the loss of every step since the first (as float.hex), the
   bytes of the optimizer's state, the peak of the process's memory since "prepared", and the
-  estimate by which it was decided what to cut, or null.
+  estimate by which it was decided what to shard, or null.
 """
 
 from __future__ import annotations
@@ -142,14 +142,14 @@ class Replica(base.Rank):
 
 
 def estimate(report: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What cutting was expected to save in a step.
+    """What sharding was expected to save in a step.
 
     Args:
       report: of `weight_update_report`; None where there is none.
 
     Returns:
-      None if nothing was weighed. Else `cut_ms`: of all-reduces that are cut; `left_ms`: what those
-      would save that are left alone; `costs`: the figures.
+      None if nothing was weighed. Else `sharded_ms`: of all-reduces that are sharded; `left_ms`:
+      what those would save that are left alone; `costs`: the figures.
     """
     weighed = [
         (function["costs"], bucket)
@@ -163,7 +163,7 @@ def estimate(report: Mapping[str, Any] | None) -> dict[str, Any] | None:
     for _, bucket in weighed:
         profit = bucket["profit"]
         saved[bucket["sharded"]] += 1e3 * (profit["saved_s"] - profit["cost_s"])
-    return {"cut_ms": saved[True], "left_ms": saved[False], "costs": weighed[0][0]}
+    return {"sharded_ms": saved[True], "left_ms": saved[False], "costs": weighed[0][0]}
 
 
 def reset_peak() -> bool:

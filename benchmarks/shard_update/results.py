@@ -66,16 +66,16 @@ def ratios(rounds: Mapping[str, Sequence[Round]]) -> dict[str, dict[str, float]]
 def estimates(
     rounds: Mapping[str, Sequence[Round]], finished: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """What cutting was expected to save, and what it saves.
+    """What sharding was expected to save, and what it saves.
 
     Args:
       rounds: by mode, what it took.
       finished: by mode, what its replicas say at the end.
 
     Returns:
-      By mode that has an estimate: `cut_ms`, `left_ms` and `costs` of that; `whole`, the mode that
-      differs in nothing but that it does not cut, or ""; and `measured_ms`, by how much a step of
-      that mode is longer, {median, min, max} of the rounds; None where it did not run.
+      By mode that has an estimate: `sharded_ms`, `left_ms` and `costs` of that; `whole`, the mode
+      that differs in nothing but that it does not shard, or ""; and `measured_ms`, by how much a
+      step of that mode is longer, {median, min, max} of the rounds; None where it did not run.
     """
     return {
         name: {
@@ -88,16 +88,16 @@ def estimates(
     }
 
 
-def _saved(whole: Sequence[Round], cut: Sequence[Round]) -> dict[str, float] | None:
+def _saved(whole: Sequence[Round], sharded: Sequence[Round]) -> dict[str, float] | None:
     if not whole:
         return None
-    return spread(w - c for w, c in zip(_step_ms(whole), _step_ms(cut), strict=True))
+    return spread(w - c for w, c in zip(_step_ms(whole), _step_ms(sharded), strict=True))
 
 
 def expected(name: str, found: Mapping[str, Any]) -> str:
     """An estimate as a sentence."""
     measured, whole = found["measured_ms"], found["whole"]
-    said = f"{name}: cutting is expected to save {found['cut_ms']:.1f} ms per step"
+    said = f"{name}: sharding is expected to save {found['sharded_ms']:.1f} ms per step"
     if found["left_ms"]:
         said += f" (and {found['left_ms']:.1f} by what is left alone)"
     if measured is not None:

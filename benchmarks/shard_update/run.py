@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the update of the weights takes: whole on each replica, cut over them, and in PyTorch.
+"""What the update of the weights takes: whole on each replica, sharded over them, and in PyTorch.
 
     python benchmarks/shard_update/run.py --model mlp --optimizer adam --replicas 2 --json mlp.json
     python benchmarks/shard_update/run.py --model transformer --replicas 4 --modes stock,sharded
@@ -21,7 +21,7 @@ batches; the losses of TensorFlow's modes are compared with those of `stock`, bi
 * `zero`: that with ZeroRedundancyOptimizer.
 
 `unsharded_fused`, `sharded_first_use` and `sharded_unfused` only run if --modes names them. What
-cutting saves is told over the mode that does the same but for cutting: for `sharded` and
+sharding saves is told over the mode that does the same but for sharding: for `sharded` and
 `sharded_first_use` that is `unsharded_fused`, for `sharded_unfused` it is `unsharded`.
 """
 

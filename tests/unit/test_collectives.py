@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""tf_fuse.collectives without servers: arguments, the cut of shards, refusals."""
+"""tf_fuse.collectives without servers: arguments, the bounds of shards, refusals."""
 
 import pytest
 from hypothesis import example, given, settings

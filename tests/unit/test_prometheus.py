@@ -38,7 +38,7 @@ def counters(monkeypatch):
     values["server_updates"] = {"variables": {}, "workers": {}}
     values["weight_updates"] = {
         **{name: number for number, name in enumerate(updates.DESCRIPTIONS, 1000)},
-        "functions_left": {"no_group": 5, "nothing_to_cut": 6},
+        "functions_left": {"no_group": 5, "nothing_to_shard": 6},
     }
     monkeypatch.setattr(tf_fuse.prometheus, "metrics", lambda: values)
     monkeypatch.setattr(tf_fuse.prometheus, "_this_task", lambda: _PS)
@@ -197,7 +197,7 @@ def test_each_former_name_says_what_to_use(counters):
 
 
 def test_former_names_of_weight_updates(counters):
-    assert updates.FORMER == {"bundles": "shard_groups"}
+    assert updates.FORMER == {"bundles": "shard_groups", "functions_cut": "functions_sharded"}
     for old, new in updates.FORMER.items():
         with pytest.warns(DeprecationWarning, match=f"^key '{old}' is deprecated .* use '{new}'$"):
             assert tf_fuse.metrics()["weight_updates"][old] == 0
@@ -205,6 +205,9 @@ def test_former_names_of_weight_updates(counters):
     at = (("task", _PS),)
     assert samples["tf_fuse_weight_update_bundles", at] == 1000
     assert samples["tf_fuse_weight_update_shard_groups", at] == 1000
+    number = counters["weight_updates"]["functions_sharded"]
+    assert samples["tf_fuse_weight_update_functions_cut_total", at] == number
+    assert samples["tf_fuse_weight_update_functions_sharded_total", at] == number
 
 
 def test_process_without_a_server_has_an_empty_task():

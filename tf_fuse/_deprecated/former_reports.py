@@ -11,7 +11,10 @@ from typing import Any, Final
 FUNCTION_KEYS: Final = {"packs": "buckets"}
 
 #: Reasons: from the former name to the new one.
-REASONS: Final = {"not_redundant": "not_replicated"}
+REASONS: Final = {"not_redundant": "not_replicated", "nothing_to_cut": "nothing_to_shard"}
+
+#: Sums that `tf-fuse explain` also writes by their former names: from that to the new one.
+TOTALS: Final = {"functions_cut": "functions_sharded", "gradients_cut": "gradients_sharded"}
 
 
 def with_new_names(report: Any) -> Any:

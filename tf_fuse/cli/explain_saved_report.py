@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tf_fuse._deprecated.former_reports import with_new_names
+from tf_fuse._deprecated.former_reports import TOTALS, with_new_names
 from tf_fuse.cli import json_output
 from tf_fuse.shard_update.fusion_report import left
 from tf_fuse.shard_update.report import NO_UPDATE
@@ -80,10 +80,10 @@ def describe(report: Mapping[str, Any]) -> dict[str, Any]:
       report: of `tf_fuse.weight_update_report`.
 
     Returns:
-      A dict with its keys, and `totals`: `functions_cut`, `functions_left` (by reason),
-      `gradients_cut`, `gradients_left` (by reason; that of the all-reduce where all of it is left,
-      and that of the function where all of that is; what updates nothing, as a loss, is not among
-      them), `state_bytes` and `whole_state_bytes`;
+      A dict with its keys, and `totals`: `functions_sharded`, `functions_left` (by reason),
+      `gradients_sharded`, `gradients_left` (by reason; that of the all-reduce where all of it is
+      left, and that of the function where all of that is; what updates nothing, as a loss, is not
+      among them), `state_bytes` and `whole_state_bytes`;
       `updates_in_one` (updates that are one operation each) and `assignments_left` (by reason).
 
     Raises:
@@ -92,7 +92,7 @@ def describe(report: Mapping[str, Any]) -> dict[str, Any]:
     report = with_new_names(report)
     functions_left: Counter[str] = Counter()
     gradients_left: Counter[str] = Counter()
-    cut = here = whole = 0
+    sharded = here = whole = 0
     try:
         ones = report.get("operations", [])
         for function in report["functions"]:
@@ -103,19 +103,20 @@ def describe(report: Mapping[str, Any]) -> dict[str, Any]:
             for bucket in function["buckets"]:
                 for one in bucket["gradients"]:
                     why = one["reason"] or bucket["reason"] or function["reason"]
-                    cut += one["sharded"]
+                    sharded += one["sharded"]
                     if not one["sharded"] and why != NO_UPDATE:
                         gradients_left[why] += 1
         totals = {
-            "functions_cut": sum(function["sharded"] for function in report["functions"]),
+            "functions_sharded": sum(function["sharded"] for function in report["functions"]),
             "functions_left": dict(sorted(functions_left.items())),
-            "gradients_cut": cut,
+            "gradients_sharded": sharded,
             "gradients_left": dict(sorted(gradients_left.items())),
             "state_bytes": here,
             "whole_state_bytes": whole,
             "updates_in_one": sum(one["updates"] for one in ones),
             "assignments_left": left(ones),
         }
+        totals |= {old: totals[new] for old, new in TOTALS.items()}
         return {**report, "totals": totals}
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(_no_report("the report", error)) from None
@@ -134,7 +135,7 @@ def _print(data: Mapping[str, Any]) -> None:
     print_weight_update_report(data)
     totals = data["totals"]
     kept = sum(totals["gradients_left"].values())
-    print(f"Gradients: {totals['gradients_cut']} updated in parts, {kept} whole.")
+    print(f"Gradients: {totals['gradients_sharded']} updated in parts, {kept} whole.")
     for reason, count in totals["gradients_left"].items():
         print(f"  {reason}: {count}")
     if totals["whole_state_bytes"]:

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from tf_fuse._deprecated.former_keys import FormerKeys
+from tf_fuse._deprecated.former_reports import REASONS
 
 #: What each counter counts, in the order of `weight_update_counters`; without `functions_left`.
 DESCRIPTIONS = {
@@ -18,7 +19,7 @@ DESCRIPTIONS = {
     "joins": "How often values were put together between steps.",
     "join_bytes": "Bytes that were read from other replicas for that.",
     "join_seconds": "Seconds that it took.",
-    "functions_cut": "Functions whose update is cut.",
+    "functions_sharded": "Functions whose update is sharded.",
     "updates_fused": "Updates of weights that are one operation each, in all functions.",
     "assignments_left": "Assignments of those functions that are parts of longer updates.",
 }
@@ -27,11 +28,11 @@ DESCRIPTIONS = {
 GAUGES = frozenset({"shard_groups", "state_bytes", "whole_state_bytes"})
 
 #: The former name of a counter, and the new one.
-FORMER = {"bundles": "shard_groups"}
+FORMER = {"bundles": "shard_groups", "functions_cut": "functions_sharded"}
 
 
 def weight_update_counters() -> dict[str, Any]:
-    """Return the counters in `DESCRIPTIONS`, and `functions_left`: uncut functions by reason."""
+    """Return the counters in `DESCRIPTIONS`, and `functions_left`: of unsharded ones, by reason."""
     from tensorflow.python.eager import context
 
     updates = getattr(context.context(), "_tf_fuse_updates", None)
@@ -48,8 +49,8 @@ def weight_update_counters() -> dict[str, Any]:
         "whole_state_bytes": sum(whole for _, whole in here),
         **done,
         **({} if updates is None else updates.done()),
-        "functions_cut": decided.pop("", 0),
+        "functions_sharded": decided.pop("", 0),
         **fused,
-        "functions_left": dict(sorted(decided.items())),
+        "functions_left": FormerKeys(sorted(decided.items()), REASONS),
     }
     return FormerKeys(counters, FORMER)

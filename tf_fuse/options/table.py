@@ -137,12 +137,12 @@ OPTIONS: dict[str, Option] = {
         Option(
             "shard_weight_update",
             bool,
-            "Cut the update of the weights over the replicas of a MultiWorkerMirroredStrategy or a "
-            "MirroredStrategy, so that each computes a part and keeps that part of the optimizer's "
-            "state. Needs workers that run the protocol 'grpc+fuse'. Applies to functions that are "
-            "called for the first time from then on. Under a ParameterServerStrategy, switch "
-            "place_variables, gather_on_servers and fuse_weight_update on. Each of them that the "
-            "program sets itself keeps its value.",
+            "Shard the update of the weights over the replicas of a MultiWorkerMirroredStrategy or "
+            "a MirroredStrategy, so that each computes a part and keeps that part of the "
+            "optimizer's state. Needs workers that run the protocol 'grpc+fuse'. Applies to "
+            "functions that are called for the first time from then on. Under a "
+            "ParameterServerStrategy, switch place_variables, gather_on_servers and "
+            "fuse_weight_update on. Each of them that the program sets itself keeps its value.",
             in_sessions=False,
             in_config=False,
         ),
@@ -167,7 +167,7 @@ OPTIONS: dict[str, Option] = {
         Option(
             "shard_weight_update_always",
             bool,
-            "Together with shard_weight_update: cut an update even if the step takes longer by "
+            "Together with shard_weight_update: shard an update even if the step takes longer by "
             "estimate; the optimizer's state then still takes less memory.",
             in_sessions=False,
             in_config=False,
@@ -175,9 +175,9 @@ OPTIONS: dict[str, Option] = {
         Option(
             "shard_weight_update_exact",
             bool,
-            "Together with shard_weight_update: do not cut updates whose bits would change because "
-            "sums (norms, means) are added in another order. Together with fuse_weight_update on "
-            "parameter servers: do not fuse updates whose bits may change.",
+            "Together with shard_weight_update: do not shard updates whose bits would change "
+            "because sums (norms, means) are added in another order. Together with "
+            "fuse_weight_update on parameter servers: do not fuse updates whose bits may change.",
             in_sessions=False,
             in_config=False,
         ),
@@ -214,7 +214,7 @@ OPTIONS: dict[str, Option] = {
             "compile_weight_update",
             bool,
             "Compile the elementwise operations of each weight's update with XLA, whether it is "
-            "cut or not, on CPUs. Off unless set to True: the last bits of weights may change. "
+            "sharded or not, on CPUs. Off unless set to True: the last bits of weights may change. "
             "Applies to functions called from then on.",
             in_sessions=False,
             in_config=False,
@@ -223,7 +223,7 @@ OPTIONS: dict[str, Option] = {
             "fuse_weight_update",
             bool,
             "Fuse the elementwise operations of each weight's update to one operation, whether it "
-            "is cut or not, with one pass over memory and under one lock. Values have the same "
+            "is sharded or not, with one pass over memory and under one lock. Values have the same "
             "bits, except for some optimizers on parameter servers. "
             "By default on for functions that shard_weight_update examines or that have parameter "
             "servers while that option is on, and off for all others. Has no effect together "

@@ -27,7 +27,7 @@ _LONGEST_ORIGIN = 300
 class UpdateCosts:
     """What an update and its exchange take. The defaults are of a machine with two cores.
 
-    They are rounded to the side on which nothing is cut.
+    They are rounded to the side on which nothing is sharded.
 
     Attributes:
       operation_ns_per_byte: an elementwise operation, per byte of its result, where each replica

@@ -17,7 +17,7 @@ from tf_fuse.sharded_variable.shard_group import ShardGroup
 FUNCTION_REASONS = {
     "group_size": "the replicas cannot be in groups of shard_weight_update_group_size",
     "no_group": "it is not known which replicas train together",
-    "nothing_to_cut": "no gradient's update can be cut with profit",
+    "nothing_to_shard": "no gradient's update can be sharded with profit",
     "one_replica": "the replicas of this process do not update their variables alike",
     "python_code": "an operation runs Python code in the step, which may use any variable",
     "traced_before": "it was traced before tf_fuse was imported",
@@ -31,8 +31,8 @@ class Decision:
 
     Attributes:
       function: its name.
-      plan: what is cut; None if nothing was looked at.
-      reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
+      plan: what is sharded; None if nothing was looked at.
+      reason: why nothing is sharded, a key of FUNCTION_REASONS; None if something is.
       detail: the node that is the reason, or what is wrong.
       replicas: how many train together; 0 if that is not known.
       groups: in how many groups they keep the state, each all of it; 0 as `replicas`.

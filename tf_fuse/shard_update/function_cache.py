@@ -73,7 +73,7 @@ class FunctionCache:
         """
         self._graphs, self._shapes = graphs, shapes
         self._decided: Decided[Decision] = Decided()
-        #: How many functions were cut ever (""), and left alone, by reason.
+        #: How many functions were sharded ever (""), and left alone, by reason.
         self.counts: Counter[str] = Counter()
         self._replica_groups: dict[Peers, ReplicaGroup] = {}
         self._rewritten: dict[bytes, RewrittenFunction | errors.OpError | None] = {}
@@ -222,7 +222,7 @@ class FunctionCache:
         self._graphs[new], self._shapes[new] = self._graphs[name], rewritten.plan.shapes
 
     def _note_one_replica(self, context: Any, name: str, inputs: Sequence[Any]) -> None:
-        """Say once why nothing is cut where there is one replica, which reduces nothing."""
+        """Say once why nothing is sharded where there is one replica, which reduces nothing."""
         if self._is_one_replica or not any(map(is_of_one_replica, inputs)):
             return
         if has_op(context, name, ASSIGNS | RESOURCE_APPLY):
@@ -284,7 +284,7 @@ class FunctionCache:
                 update = shard_update(original, replicas, variables, PREFIX, options, kept, costs)
                 update = explained(before, update)
             if update.function is None:
-                return Decision(name, update, "nothing_to_cut")
+                return Decision(name, update, "nothing_to_shard")
             wrong = check_update(original, update)
         except Exception as error:
             # Our error must not stop the training. All replicas have it: they plan the same.
@@ -293,7 +293,7 @@ class FunctionCache:
         if not wrong:
             return Decision(name, update)
         _log.warning(
-            "the update of the weights in %s is not cut, since the function that was made "
+            "the update of the weights in %s is not sharded, since the function that was made "
             "of it is wrong: %s. Training goes on as without shard_weight_update; please report "
             "this.", name, wrong,
         )  # fmt: skip

@@ -91,7 +91,7 @@ def _name(decision: FusionDecision, variable: str) -> str:
     Args:
       decision: about the function that uses it.
       variable: as `GraphView` has it: an argument, or the handle that a part of a slot has in a
-        function that is cut, which is called after the slot's argument.
+        function that is sharded, which is called after the slot's argument.
     """
     own = variable.removeprefix(f"{SCOPE}/").partition(":")[0]
     argument = variable if own == variable else own

@@ -35,10 +35,10 @@ def install(
     """Extend TensorFlow's eager context, once per process.
 
     Args:
-      is_on: whether updates are to be cut, given the context.
+      is_on: whether updates are to be sharded, given the context.
       compiles: whether they are to be compiled, given the context.
       fuses: whether the operations of each are to be one, given the context; None: of those
-        functions that replicas run together or that have servers, if updates are to be cut.
+        functions that replicas run together or that have servers, if updates are to be sharded.
     """
 
     def is_fused(context: Any, name: bytes) -> bool:

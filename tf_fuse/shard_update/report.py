@@ -34,7 +34,7 @@ def weight_update_report() -> dict[str, Any]:
     Returns:
       A dict, which can be written as JSON:
 
-      * `sharded`: whether the update of any function is cut;
+      * `sharded`: whether the update of any function is sharded;
       * `reason`: why none was looked at, in words; "" if some were;
       * `functions`: of each function with an all-reduce that was called with the option on, in that
         order (a `tf.function` that was traced several times is several), and that the program still
@@ -48,7 +48,7 @@ def weight_update_report() -> dict[str, Any]:
           weights are, since they are gathered right before their first use;
         * `state_bytes`: bytes of the parts of those here, and `whole_state_bytes`, of whole ones,
           both with the weights that are in parts;
-        * `costs`: the figures by which it was weighed whether cutting saves time, by name, and
+        * `costs`: the figures by which it was weighed whether sharding saves time, by name, and
           their `origin`, in words; null if there was nothing to weigh;
         * `steps`: how many have ended well, with all functions that share the parts;
         * `is_parted`: whether the values are in the parts now;
@@ -56,20 +56,21 @@ def weight_update_report() -> dict[str, Any]:
           replicas, `seconds` it took in all, and `by`, how often for whom: the place in the program
           ("train.py:42") or the function ("function NAME");
         * `sent_bytes_per_step`: what its all-reduces make each replica send in a step, on average,
-          cut or not: twice the bytes of the gradients, but for its own part of them, and less where
-          weights travel in a narrower type;
+          sharded or not: twice the bytes of the gradients, but for its own part of them, and less
+          where weights travel in a narrower type;
         * `buckets`: of each all-reduce a dict with `node` (its name), `bytes` (of the gradients in
           it), `sharded`, `reason` (a key of `REASONS`, else ""), `meaning`, `detail`, `profit` (an
-          estimate of what cutting it saves in a step: `saved_s`, `cost_s` and `arithmetic`, in
+          estimate of what sharding it saves in a step: `saved_s`, `cost_s` and `arithmetic`, in
           words; null if there is none) and `gradients`. Of each gradient: `variable` (that it
           updates; "" if that is not known), `gradient` (name of the tensor), `shape`, `bytes`,
           `slots` (the optimizer's variables that are in parts), `exact` (whether the result has the
           bits of a whole update), `gather` (where the new weight is put together: "end" of the
-          step, right before its "first_use" in the next one, or "" if it is not cut), `gather_type`
-          (the type that travels, or ""), `gather_reason` (a key of `GATHER_REASONS`, why not at its
-          first use, though that was asked for; else ""), `gather_meaning`, `gather_detail`,
-          `gather_wide` (the operation that keeps a narrower type from travelling, though that was
-          asked for; else ""), and again `sharded`, `reason`, `meaning` and `detail`.
+          step, right before its "first_use" in the next one, or "" if it is not sharded),
+          `gather_type` (the type that travels, or ""), `gather_reason` (a key of `GATHER_REASONS`,
+          why not at its first use, though that was asked for; else ""), `gather_meaning`,
+          `gather_detail`, `gather_wide` (the operation that keeps a narrower type from travelling,
+          though that was asked for; else ""), and again `sharded`, `reason`, `meaning` and
+          `detail`.
 
       * `operations`: of each function whose updates were to be one operation each, by
         `fuse_weight_update` or `compile_weight_update`, a dict: `function` (its name), `way`
@@ -107,7 +108,7 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
     operations = list(lines(report.get("operations", ())))
     console = open_console()
     if report["reason"]:
-        console.print(f"Weight updates are not cut: {report['reason']}.", markup=False)
+        console.print(f"Weight updates are not sharded: {report['reason']}.", markup=False)
     elif not report["functions"] and not operations:
         console.print("No function with an all-reduce has been called yet.")
     for function in report["functions"]:
@@ -116,7 +117,7 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
         console.print(_table(function))
         for bucket in function["buckets"]:
             if bucket["profit"]:
-                line = f"  {bucket['node']}: cutting it {bucket['profit']['arithmetic']}."
+                line = f"  {bucket['node']}: sharding it {bucket['profit']['arithmetic']}."
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
         if function["costs"] is not None and any(
             bucket["profit"] for bucket in function["buckets"]
@@ -138,21 +139,21 @@ def summary(decision: Decision) -> tuple[bool, str]:
     left = _left(data)
     is_left = any(one["reason"] != _NO_WARNING for one in _alone(data["buckets"]))
     if decision.reason is not None:
-        if decision.reason == "nothing_to_cut" and data["buckets"] and not left:
+        if decision.reason == "nothing_to_shard" and data["buckets"] and not left:
             return False, ""
         detail = f": {data['detail']}" if data["detail"] else ""
-        line = f"not cut: {data['meaning']}{detail}" + (f"; {left}" if left else "")
-        return is_left or decision.reason != "nothing_to_cut", line
+        line = f"not sharded: {data['meaning']}{detail}" + (f"; {left}" if left else "")
+        return is_left or decision.reason != "nothing_to_shard", line
     gradients = [
         one
         for bucket in data["buckets"]
         for one in bucket["gradients"]
         if NO_UPDATE not in (one["reason"], bucket["reason"])
     ]
-    cut = sum(one["sharded"] for one in gradients)
+    sharded = sum(one["sharded"] for one in gradients)
     here, whole = data["state_bytes"], data["whole_state_bytes"]
     line = (
-        f"cut over {_replicas(data)}: {cut} of {len(gradients)} gradients, and "
+        f"sharded over {_replicas(data)}: {sharded} of {len(gradients)} gradients, and "
         f"{_held(data)}, which take {here} bytes here in place of {whole} ({whole - here} saved)"
     )
     return is_left, line + (f"; {left}" if left else "")
@@ -306,10 +307,10 @@ def _lines(function: Mapping[str, Any]) -> Iterator[str]:
     yield function["function"]
     if not function["sharded"]:
         detail = f" ({function['detail']})" if function["detail"] else ""
-        yield f"  not cut: {function['meaning']}{detail}"
+        yield f"  not sharded: {function['meaning']}{detail}"
         return
     yield (
-        f"  cut over {_replicas(function)}: {_held(function)}, "
+        f"  sharded over {_replicas(function)}: {_held(function)}, "
         f"{function['state_bytes']:,} of {function['whole_state_bytes']:,} bytes here; "
         f"{function['steps']} steps"
     )

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tf_fuse.sharded_variable.named_variables import Named, aside
 from tf_fuse.sharded_variable.shard_spec import ShardSpec, window
 
-# Follows the name of a part: what it was before it was cut anew.
+# Follows the name of a part: what it was before it was sharded anew.
 KEPT = "/kept"
 # What a shard group tells the other replicas.
 MARKS = ("begun", "ended", "overwritten", "taken")
@@ -93,7 +93,7 @@ class LocalShards:
                 every.append(kept)
             self.kept = every  # At once: another thread may hand them over.
 
-    def cut(self) -> None:
+    def shard(self) -> None:
         """Give the parts the variables' values."""
         for part, own in zip(self.parts, self._own_parts(), strict=True):
             part.assign(own)

@@ -10,7 +10,7 @@ Any process may put the values together alone, by reading the others' parts from
 are of its own last step: a replica that is not in a step keeps all others from finishing the next
 one, and what they wrote in the last one was written before it ended (the gather of the new weights
 waits for it; where weights are gathered in the next step, a reader waits for the mark `ended` of
-each). But another one may have put its values together too, and cut them again, changed perhaps,
+each). But another one may have put its values together too, and shard them again, changed perhaps,
 for the step that it now waits in. So it keeps what it had (`/kept`) until that step has ended, and
 says so beforehand (`overwritten`).
 
@@ -72,8 +72,8 @@ class ShardGroup:
     Attributes:
       number: the same in all processes.
       scope: beginning of its variables' names.
-      held: what the function cuts.
-      key: its variables, and how they are cut.
+      held: what the function shards.
+      key: its variables, and how they are sharded.
       version: how many steps have ended.
       has_begun: whether another one has begun; it may have failed.
       is_parted: whether the values are in the parts.
@@ -91,7 +91,7 @@ class ShardGroup:
 
         Args:
           number: the same in all processes.
-          held: what is cut, in the same order in all processes.
+          held: what is sharded, in the same order in all processes.
           handles: of the variables, by rank of this process's replicas.
           copies: of what replicas have.
         """
@@ -167,14 +167,14 @@ class ShardGroup:
                 total += sum(end - begin for begin, end in others) * int(one.dtype.size)
         return total
 
-    def cut(self) -> None:
+    def shard(self) -> None:
         """Give the parts the variables' values, which stay where they are for now."""
         if self.version:
             for replica in self._replicas:
                 replica.keep()
             self._marks["overwritten"].assign(_int64(self.version))
         for replica in self._replicas:
-            replica.cut()
+            replica.shard()
 
     def begin(self) -> None:
         """Publish that a step begins. It may change the shards once all replicas have begun it."""
@@ -268,7 +268,7 @@ def after_a_death(held: ShardRanges) -> str:
     """Say what is lost with a task that was killed, and what to do.
 
     Args:
-      held: any of the variables that are cut alike.
+      held: any of the variables that are sharded alike.
     """
     count, restart = len(held.owns), "restart the program from its last checkpoint"
     if held.groups > 1:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Track which variables lie in shards, and which threads may use them.
 
-Whoever reads or assigns such a variable outside of the function that cuts it gets the full and
+Whoever reads or assigns such a variable outside of the function that shards it gets the full and
 fresh value: its handle, which everybody needs for that, is not given out before the values are put
 together. (What has a handle already, and passes it to an operation by itself, finds a variable
 without elements.)
@@ -132,7 +132,7 @@ class ShardGroups:
 
     @contextlib.contextmanager
     def step(self, shard_group: ShardGroup, who: str = "") -> Iterator[None]:
-        """For a step that uses the parts: cuts the values before it, where they are whole.
+        """For a step that uses the parts: shards the values before it, where they are whole.
 
         Args:
           shard_group: of the parts.
@@ -148,7 +148,7 @@ class ShardGroups:
             self._bury()
             if not shard_group.is_parted:
                 self._make_whole(ids, who)
-                shard_group.cut()
+                shard_group.shard()
             self.before_step(shard_group)
             shard_group.begin()
             try:

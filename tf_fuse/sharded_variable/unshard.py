@@ -89,7 +89,7 @@ class Unsharder:
 
         Args:
           scope: beginning of the parts' names.
-          held: what is cut.
+          held: what is sharded.
           replicas: of this process.
           copies: of what replicas have.
           inherited: what this process was handed, as INHERITED says.

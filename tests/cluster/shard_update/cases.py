@@ -22,7 +22,7 @@ class ShardUpdateCases:
     _groups = 1
 
     def in_groups(self, groups: int) -> None:
-        """Has cases that follow cut updates in so many groups of replicas."""
+        """Has cases that follow sharded updates in so many groups of replicas."""
         self._groups = groups
 
     def update(
@@ -46,8 +46,8 @@ class ShardUpdateCases:
 
         Returns:
           The weights, a digest of them, the losses, why gradients were left alone, how many
-          clusters are cut and not exact, the elements of all slots that are cut, and those that
-          this rank has.
+          clusters are sharded and not exact, the elements of all slots that are sharded, and those
+          that this rank has.
         """
         keras = importlib.import_module("tf_keras" if library.startswith("tf_keras") else "keras")
         strategy = self._the_strategy()

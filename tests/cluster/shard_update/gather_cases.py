@@ -38,7 +38,7 @@ class ShardUpdateGatherCases:
 
         Args:
           optimizer: name of the class; "legacy.Adam" and such are of `tf_keras` alone.
-          on: whether updates are cut.
+          on: whether updates are sharded.
           gather: "end" or "first_use".
           narrow: whether weights may travel in a narrower type.
           policy: of the model's types.
@@ -104,7 +104,7 @@ class ShardUpdateGatherCases:
     def bounded(
         self, dtype: str, sizes: Sequence[int], bounds: Sequence[int], given: Sequence[int] = ()
     ) -> list[list[float]]:
-        """All-gathers counts from 0, of tensors that are cut at given places.
+        """All-gathers counts from 0, of tensors that are sharded at given places.
 
         Args:
           dtype: of the tensors.
@@ -199,7 +199,7 @@ class _Gathered(_Trained):
         return ""
 
     def switches(self, step: int) -> str:
-        """Switches cutting off for a step and on again."""
+        """Switches sharding off for a step and on again."""
         options = tf.config.optimizer.get_experimental_options()
         is_on = options["shard_weight_update"]
         tf.config.optimizer.set_experimental_options({"shard_weight_update": False})

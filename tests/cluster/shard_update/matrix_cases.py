@@ -199,7 +199,7 @@ def told(decision: Any) -> dict[str, Any]:
         "detail": decision.detail,
         "reasons": sorted({reason for reason in reasons if reason}),
         "inexact": sum(not cluster.exact for cluster in clusters if cluster.reason is None),
-        "cut": sum(cluster.reason is None for cluster in clusters),
+        "sharded": sum(cluster.reason is None for cluster in clusters),
         "slots": len(held),
         "elements": sum(one.size for one in held),
         "here": here,

@@ -63,7 +63,7 @@ INEXACT = [
     ("tf_keras", "SGD", {"clipnorm": 0.1, "momentum": 0.9}, 1),
 ]
 LIMIT = 1e-5  # by which any weight or slot of them may differ after all steps
-# Of each program, how many gradients are cut, and how many slots.
+# Of each program, how many gradients are sharded, and how many slots.
 PROGRAMS = {
     "accumulation": (6, 12),
     "embedding": (2, 4),

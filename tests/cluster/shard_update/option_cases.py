@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 class ShardUpdateOptionCases:
-    """Cases of `collectives.cases.Member`: updates cut by the option."""
+    """Cases of `collectives.cases.Member`: updates sharded by the option."""
 
     rank: int
     ranks: int
@@ -42,7 +42,7 @@ class ShardUpdateOptionCases:
           reads: what is done between the steps, names of methods of `_Trained`.
           restored: a checkpoint to begin with.
           compiled: whether the update is compiled, however small its variables are.
-          always: whether it is cut however small they are.
+          always: whether it is sharded however small they are.
           group_size: how many replicas share one copy of the state; 0: all.
           args: of the optimizer.
 
@@ -150,7 +150,7 @@ class ShardUpdateOptionCases:
         finally:
             updates.shard_update = shard_update
 
-    def wrongly_cut(self) -> dict[str, Any]:
+    def wrongly_sharded(self) -> dict[str, Any]:
         """Trains as `trained`, while the verifier finds something wrong with each function."""
         from tf_fuse.shard_update import function_cache as updates
 

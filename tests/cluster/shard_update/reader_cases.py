@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads, saves, restores or assigns the optimizer's state while updates are cut by the option.
+"""Who reads, saves, restores or assigns the optimizer's state while the option shards updates.
 
 Each case does the same with the option on and off, and returns digests that must be equal. Nothing
 here imports tf_fuse: ranks without the plugin run these cases as well.
@@ -121,7 +121,7 @@ class ShardUpdateReaderCases:
         """Imports tf_fuse in the middle of training, and goes on with that, and with another model.
 
         Returns:
-          Of each function that trains, why it is not cut.
+          Of each function that trains, why it is not sharded.
         """
         import tf_fuse
 

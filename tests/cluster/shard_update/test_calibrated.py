@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 _VARIABLE = "TF_FUSE_UPDATE_COSTS"
 _TASKS = [f"/job:worker/replica:0/task:{rank}" for rank in range(3)]
-# So all that saves anything is cut, and nothing.
-_CUT = "collective_us=0,gradient_us=0,wire_ns_per_byte=0,share_us=0"
+# So all that saves anything is sharded, and nothing.
+_SHARDED = "collective_us=0,gradient_us=0,wire_ns_per_byte=0,share_us=0"
 _WHOLE = "operation_ns_per_byte=0"
 
 
@@ -24,7 +24,7 @@ def _ranks(*pins):
 
 
 def _decided(ranks):
-    """Of each rank: whether it has cut, and by which figures."""
+    """Of each rank: whether it has sharded, and by which figures."""
     functions = [report["functions"][-1] for report in ranks.values("report")]
     return [(function["sharded"], function["costs"]) for function in functions]
 
@@ -34,8 +34,8 @@ def test_the_first_one_measures_for_all():
         ranks.values("trained", steps=1)
         decided = _decided(ranks)
         assert decided[1:] == decided[:1] * 2
-        ((is_cut, costs),) = decided[:1]
-        assert is_cut
+        ((is_sharded, costs),) = decided[:1]
+        assert is_sharded
         assert costs.pop("origin").startswith(f"measured by {_TASKS[0]}")
         for name, default in DEFAULTS.figures().items():
             assert default / RANGE <= costs[name] <= default * RANGE
@@ -47,7 +47,7 @@ def test_the_first_one_measures_for_all():
         assert f"(measured by {_TASKS[0]}" in ranks.log(2)
 
 
-@pytest.mark.parametrize("pins", [slow((_CUT, None, None)), (_CUT, None, _CUT)])
+@pytest.mark.parametrize("pins", [slow((_SHARDED, None, None)), (_SHARDED, None, _SHARDED)])
 def test_what_the_first_one_pins_holds_for_all(pins):
     with _ranks(*pins) as ranks:
         stock = ranks.values("trained", on=False)
@@ -55,7 +55,7 @@ def test_what_the_first_one_pins_holds_for_all(pins):
         check_equal(stock, here)
         decided = _decided(ranks)
         # A small model, which is left alone by the usual figures.
-        assert [is_cut for is_cut, _ in decided] == [True] * 3
+        assert [is_sharded for is_sharded, _ in decided] == [True] * 3
         origins = [costs.pop("origin") for _, costs in decided]
         assert origins == [
             f"{_VARIABLE} of {_TASKS[0 if pin is None else rank]}" for rank, pin in enumerate(pins)
@@ -65,7 +65,7 @@ def test_what_the_first_one_pins_holds_for_all(pins):
 
 
 def test_figures_that_differ_are_an_error_on_both():
-    with _ranks(_CUT, _WHOLE) as ranks:
+    with _ranks(_SHARDED, _WHOLE) as ranks:
         ranks.start("trained", always=False)
         for error in ranks.wait():
             assert isinstance(error, Error)
@@ -113,7 +113,7 @@ def test_a_first_one_that_is_gone_before_it_tells_is_an_error(gone, kind):
             ranks.start("only_steps", [0], steps=1)
             (error,) = ranks.wait([0])
             assert error.kind == "FailedPreconditionError", error
-            assert "the replicas cut the update of the weights in different ways" in error.text
+            assert "the replicas shard the update of the weights in different ways" in error.text
 
 
 def test_a_first_one_with_the_option_off_is_an_error():

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled updates of two workers, cut and whole."""
+"""Compiled updates of two workers, sharded and whole."""
 
 import numpy as np
 import pytest
@@ -32,13 +32,13 @@ def _compare(stock, compiled):
 def test_each_replica_compiles_its_part(ranks, optimizer):
     args = {"optimizer": optimizer, "reads": ["everyone_reads"]}
     stock = ranks.values("trained", on=False, **args)
-    cut = ranks.values("trained", on=True, compiled=True, **args)
-    _compare(stock, cut)
+    sharded = ranks.values("trained", on=True, compiled=True, **args)
+    _compare(stock, sharded)
     # All have the same weights and slots after, and the same slots in every step.
-    assert len({result["weights"] for result in cut}) == 1
-    assert len({result["slots"] for result in cut}) == 1
-    assert len({tuple(result["seen"]) for result in cut}) == 1
-    assert [result["compiled"][-1][0] for result in cut] == _PARTS
+    assert len({result["weights"] for result in sharded}) == 1
+    assert len({result["slots"] for result in sharded}) == 1
+    assert len({tuple(result["seen"]) for result in sharded}) == 1
+    assert [result["compiled"][-1][0] for result in sharded] == _PARTS
 
 
 def test_without_sharding(ranks):
@@ -49,8 +49,8 @@ def test_without_sharding(ranks):
     assert [result["compiled"][-1] for result in compiled] == [(_WHOLE, ["too_small"])] * 2
 
 
-def test_adam_has_the_same_bits_whether_it_is_cut_or_not(ranks):
+def test_adam_has_the_same_bits_whether_it_is_sharded_or_not(ranks):
     whole = ranks.values("trained", on=False, compiled=True)
-    cut = ranks.values("trained", on=True, compiled=True)
-    assert {result["weights"] for result in whole} == {result["weights"] for result in cut}
-    assert {result["slots"] for result in whole} == {result["slots"] for result in cut}
+    sharded = ranks.values("trained", on=True, compiled=True)
+    assert {result["weights"] for result in whole} == {result["weights"] for result in sharded}
+    assert {result["slots"] for result in whole} == {result["slots"] for result in sharded}

@@ -66,7 +66,7 @@ def _trained(workers, row, sizes=()):
         assert one is not Ended and not isinstance(one, Error), f"{one}\n{workers.log(rank)}"
         (decided,) = one["decided"]
         assert one["losses"] > 30, one
-        assert decided["slots"] == decided["cut"] * slots, decided
+        assert decided["slots"] == decided["sharded"] * slots, decided
         if row in INEXACT:
             assert one["largest"] <= LIMIT, one
         else:
@@ -75,22 +75,22 @@ def _trained(workers, row, sizes=()):
 
 
 def _check_decided(row, decided, numbers, clusters):
-    """Check that all updates are cut, or those of more than one element.
+    """Check that all updates are sharded, or those of more than one element.
 
     The order in which Grappler multiplies three numbers is unknown, and one element is a number.
     """
     whole = row in _WHOLE_NUMBERS
     expected = ("", ["not_exact"] if whole else [])
     assert (decided["reason"], decided["reasons"]) == expected, decided
-    assert decided["cut"] in [count - numbers * whole for count in clusters], decided
+    assert decided["sharded"] in [count - numbers * whole for count in clusters], decided
 
 
 @_rows(_DLRM)
 def test_dlrm(workers, row):
     for _, decided in _trained(workers, row):
         if row == _WHOLE_DLRM:
-            found = decided["reason"], decided["reasons"], decided["cut"]
-            assert found == ("nothing_to_cut", ["not_replicated"], 0), decided
+            found = decided["reason"], decided["reasons"], decided["sharded"]
+            assert found == ("nothing_to_shard", ["not_replicated"], 0), decided
         else:
             # (Keras 3 makes a whole tensor of a sparse gradient for the norm of all.)
             _check_decided(row, decided, 1, [10, 13])

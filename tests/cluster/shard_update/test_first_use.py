@@ -199,7 +199,7 @@ def test_what_needs_more_than_bfloat16_travels_in_float32(ranks):
     check_equal(stock, ranks.values("gathered", narrow=True, **args))
     for report in ranks.values("report"):
         first, *others = _gradients(report)
-        # The decay of one element is not cut.
+        # The decay of one element is not sharded.
         assert (first["gather"], first["gather_type"]) == ("first_use", "float32")
         assert first["gather_wide"].endswith("(Mul)")
         # That of others is of the parts, which are whole numbers of float32.
@@ -262,7 +262,7 @@ def test_replicas_that_gather_otherwise_are_told():
         ranks.start("gathered", [1], gather="end")
         for error in ranks.wait():
             assert error.kind == "FailedPreconditionError", error
-            assert "the replicas cut the update of the weights in different ways" in error.text
+            assert "the replicas shard the update of the weights in different ways" in error.text
             assert "gathered at first_use" in error.text
             assert "gathered at end" in error.text
 
@@ -277,8 +277,8 @@ def test_fit(ranks, execution):
         for theirs, ours in zip(one["values"], other["values"], strict=True):
             assert theirs.tobytes() == ours.tobytes()
     for report in ranks.values("report"):
-        cut = [function for function in report["functions"] if function["sharded"]][-1]
+        sharded = [function for function in report["functions"] if function["sharded"]][-1]
         # (Sums of the loss are reduced, too.)
-        gradients = [one for p in cut["buckets"] for one in p["gradients"] if one["sharded"]]
+        gradients = [one for p in sharded["buckets"] for one in p["gradients"] if one["sharded"]]
         gathers = [(one["gather"], one["gather_reason"]) for one in gradients]
         assert gathers == [("first_use", "")] * 4

@@ -49,13 +49,13 @@ def test_the_bits_of_whole_updates(ranks, optimizer, slots, reads):
     joins = [one["functions"][-1]["joins"] for one in ranks.values("report")]
     read = sum(join["bytes"] for join in joins)
     assert read == joins[0]["count"] * 2 * 4 * slots * ELEMENTS or "one_reads" in reads
-    assert "cut over 4 replicas in 2 groups: " in ranks.log(0)
+    assert "sharded over 4 replicas in 2 groups: " in ranks.log(0)
 
 
-def _largest_difference(whole, cut):
+def _largest_difference(whole, sharded):
     return max(
         float(np.max(np.abs(np.subtract(a, b))))
-        for one, other in zip(whole, cut, strict=True)
+        for one, other in zip(whole, sharded, strict=True)
         for a, b in zip(one["values"], other["values"], strict=True)
     )
 
@@ -98,7 +98,7 @@ def test_other_groups_in_other_processes_are_an_error():
         ranks.start("trained", [2, 3], optimizer="SGD")
         for error in ranks.wait():
             assert error.kind == "FailedPreconditionError", error
-            assert "the replicas cut the update of the weights in different ways" in error.text
+            assert "the replicas shard the update of the weights in different ways" in error.text
             assert "in 2 groups" in error.text
 
 
@@ -203,20 +203,20 @@ _FAST_KINDS = {"waited_for", "max_of_columns", "mean"}
 )
 def test_kinds_of_steps(ranks, case, args, is_exact):
     whole = ranks.values(case, sharded=False, **args)
-    cut = []
+    sharded = []
     for groups in (1, 2):
         ranks.values("in_groups", groups=groups)
-        cut.append(ranks.values(case, sharded=True, **args))
+        sharded.append(ranks.values(case, sharded=True, **args))
     is_waited_for = args == {"name": "waited_for"}
-    for one in cut[1]:
+    for one in sharded[1]:
         assert one["early"] == is_waited_for
         assert one["reasons"] == ["not_elementwise"] * is_waited_for
-    assert len({one["weights"] for one in cut[1]}) == 1
+    assert len({one["weights"] for one in sharded[1]}) == 1
     if is_exact:
-        assert [one["weights"] for one in whole] == [other["weights"] for other in cut[1]]
-        assert [one["losses"] for one in whole] == [other["losses"] for other in cut[1]]
+        assert [one["weights"] for one in whole] == [other["weights"] for other in sharded[1]]
+        assert [one["losses"] for one in whole] == [other["losses"] for other in sharded[1]]
     largest = max(float(np.max(np.abs(value))) for value in whole[0]["values"])
-    assert _largest_difference(whole, cut[1]) <= 1e-5 * largest
+    assert _largest_difference(whole, sharded[1]) <= 1e-5 * largest
     # Each of two groups has everything once.
-    of_all, in_groups = (sum(one["own"] for one in results) for results in cut)
-    assert (in_groups, of_all) == (2 * cut[1][0]["whole"], cut[0][0]["whole"])
+    of_all, in_groups = (sum(one["own"] for one in results) for results in sharded)
+    assert (in_groups, of_all) == (2 * sharded[1][0]["whole"], sharded[0][0]["whole"])

@@ -127,7 +127,7 @@ def test_same_bits(groups, library, name, options, slots):
     args = {"library": library, "name": name, "options": options, "steps": STEPS}
     stock, here = _both(groups, "optimizer", **args)
     _check_same(stock, here)
-    _check_decided(here, reason="", reasons=[], cut=_WEIGHTS, inexact=0, slots=_WEIGHTS * slots)
+    _check_decided(here, reason="", reasons=[], sharded=_WEIGHTS, inexact=0, slots=_WEIGHTS * slots)
     if slots:
         # Of what it has whole, each has a part.
         assert all(0 < one["decided"][0]["here"] < one["decided"][0]["whole"] for one in here)
@@ -140,7 +140,7 @@ def test_sums_are_added_in_another_order(groups, library, name, options, slots):
     stock, here = _both(groups, "optimizer", **args)
     assert _largest_difference(stock, here) <= LIMIT
     _check_decided(
-        here, reason="", reasons=[], cut=_WEIGHTS, inexact=_WEIGHTS, slots=_WEIGHTS * slots
+        here, reason="", reasons=[], sharded=_WEIGHTS, inexact=_WEIGHTS, slots=_WEIGHTS * slots
     )
     for other in here:
         assert [v.tobytes() for v in other["values"]] == [v.tobytes() for v in here[0]["values"]]
@@ -168,7 +168,7 @@ def test_updates_in_one_operation(groups, name, options, counts, gather):
     args = {"library": "keras", "name": name, "options": options}
     stock, here = _both(groups, "optimizer", **args, **switches)
     _check_same(stock, here)
-    _check_decided(here, reason="", reasons=[], cut=_WEIGHTS, inexact=0)
+    _check_decided(here, reason="", reasons=[], sharded=_WEIGHTS, inexact=0)
     if len(here) == 2:
         assert [one["fused"] for one in here] == counts[gather]
 
@@ -179,7 +179,7 @@ def test_matrices_of_muon_are_left_alone(groups):
     stock, here = _both(groups, "optimizer", library="keras", name="Muon", options={})
     _check_same(stock, here)
     # (Of vectors it makes what AdamW does.)
-    _check_decided(here, reason="", reasons=["not_elementwise"], cut=2, slots=2 * len(_SMALL))
+    _check_decided(here, reason="", reasons=["not_elementwise"], sharded=2, slots=2 * len(_SMALL))
 
 
 @_sizes(3)
@@ -189,8 +189,8 @@ def test_programs(groups, name):
         pytest.skip("tf_keras (Keras 2) is not installed")
     stock, here = _both(groups, "step_of_program", name=name, steps=_MOST_STEPS.get(name, STEPS))
     _check_same(stock, here)
-    cut, slots = PROGRAMS[name]
-    _check_decided(here, reason="", reasons=[], cut=cut, inexact=0, slots=slots)
+    sharded, slots = PROGRAMS[name]
+    _check_decided(here, reason="", reasons=[], sharded=sharded, inexact=0, slots=slots)
 
 
 @pytest.mark.slow
@@ -198,14 +198,14 @@ def test_programs(groups, name):
 def test_a_constraint_behind_the_update(groups):
     stock, here = _both(groups, "step_of_program", name="constrained", steps=STEPS)
     assert _largest_difference(stock, here) <= LIMIT
-    _check_decided(here, reason="", reasons=[], cut=6, inexact=1, slots=12)
+    _check_decided(here, reason="", reasons=[], sharded=6, inexact=1, slots=12)
 
 
 @_sizes(3)
 def test_layers_have_rates_of_their_own(groups):
     stock, here = _both(groups, "step_of_program", name="lars", steps=STEPS)
     assert _largest_difference(stock, here) <= LIMIT
-    _check_decided(here, reason="", reasons=[], cut=6, inexact=6, slots=6)
+    _check_decided(here, reason="", reasons=[], sharded=6, inexact=6, slots=6)
 
 
 # Of `fit`: library, optimizer, type of the layers, steps of a call, and how many slots.
@@ -229,7 +229,7 @@ def test_fit(groups, library, name, policy, execution, slots):
     _check_same(stock, here)
     # (The sums that the metrics are made of are all-reduces, too.)
     metrics = ["no_update"]
-    _check_decided(here, reason="", reasons=metrics, cut=_WEIGHTS, inexact=0, slots=slots)
+    _check_decided(here, reason="", reasons=metrics, sharded=_WEIGHTS, inexact=0, slots=slots)
 
 
 @_sizes(2)
@@ -257,7 +257,7 @@ def test_more_workers(size):
             _check_decided(results[1], reason="", reasons=[], inexact=0)
 
 
-def test_one_worker_has_nothing_to_cut():
+def test_one_worker_has_nothing_to_shard():
     with Ranks(["grpc"], server=False) as stock, Ranks(["grpc+fuse"], server=False) as here:
         args = {"library": "keras", "name": "Adam", "options": {}}
         results = _both((stock, here), "optimizer", **args)
@@ -265,5 +265,5 @@ def test_one_worker_has_nothing_to_cut():
         _check_decided(results[1], reason="no_group", detail="there is one replica", slots=0)
         (line,) = [line for line in here.log(0).splitlines() if line.startswith("tf_fuse:")]
         assert line.endswith(
-            " is not cut: it is not known which replicas train together: there is one replica."
+            " is not sharded: it is not known which replicas train together: there is one replica."
         )

@@ -68,10 +68,10 @@ _FAST_IN_A_PROCESS = [
     *(["keras", name, {}] for name in ("Adafactor", "Muon")),
     ["v1", "AdamOptimizer", {}],
 ]
-# Those that are not cut as all others are, and why.
+# Those that are not sharded as all others are, and why.
 _LEFT = {
     # One branch has the updates of all replicas.
-    "scaled_2": ("nothing_to_cut", ["in_branch"]),
+    "scaled_2": ("nothing_to_shard", ["in_branch"]),
     "Muon": ("", ["not_elementwise"]),
 }
 

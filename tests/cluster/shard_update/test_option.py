@@ -98,7 +98,7 @@ def test_report(ranks):
         assert joins["seconds"] > 0
         (who,) = joins["by"]
         assert who.startswith("function __inference_"), joins
-        assert "cut over 3 replicas: 6 variables of the optimizer" in ranks.log(rank)
+        assert "sharded over 3 replicas: 6 variables of the optimizer" in ranks.log(rank)
         assert "put together 3 times" in ranks.log(rank)
     # Each has read what the others have, each time.
     others = sum(r["functions"][-1]["joins"]["bytes"] for r in ranks.values("report"))
@@ -123,7 +123,7 @@ def test_what_does_not_pay_is_left_alone(ranks):
     check_equal(stock, here)
     for report in ranks.values("report"):
         function = report["functions"][-1]
-        assert (function["sharded"], function["reason"]) == (False, "nothing_to_cut")
+        assert (function["sharded"], function["reason"]) == (False, "nothing_to_shard")
         (bucket,) = function["buckets"]
         assert bucket["reason"] == "no_profit"
         assert bucket["detail"].startswith("it would save 0.0")
@@ -200,9 +200,9 @@ def test_python_code_in_a_branch_keeps_a_step_whole(ranks):
         assert (reason, detail) == ("python_code", "cond/EagerPyFunc")
 
 
-def test_what_is_cut_wrongly_is_not_run(ranks):
+def test_what_is_sharded_wrongly_is_not_run(ranks):
     stock = stock_values(ranks, "trained", optimizer="Adam")
-    here = ranks.values("wrongly_cut")
+    here = ranks.values("wrongly_sharded")
     check_equal(stock, here)
     reports = ranks.values("report")
     for rank, (result, report) in enumerate(zip(here, reports, strict=True)):
@@ -232,7 +232,7 @@ def test_replicas_that_clip_otherwise_are_told():
         ranks.start("trained", [1], **args, global_clipnorm=0.5)
         for error in ranks.wait():
             assert error.kind == "FailedPreconditionError", error
-            assert "the replicas cut the update of the weights in different ways" in error.text
+            assert "the replicas shard the update of the weights in different ways" in error.text
 
 
 def test_replicas_that_decide_otherwise_are_told():
@@ -242,7 +242,7 @@ def test_replicas_that_decide_otherwise_are_told():
         ranks.start("trained", [1], optimizer="RMSprop")
         for error in ranks.wait():
             assert error.kind == "FailedPreconditionError", error
-            assert "the replicas cut the update of the weights in different ways" in error.text
+            assert "the replicas shard the update of the weights in different ways" in error.text
             assert "task:0/device:CPU:0 (digest " in error.text
             assert "task:1/device:CPU:0 (digest " in error.text
             assert error.text.count(" operations, ") == 2, error

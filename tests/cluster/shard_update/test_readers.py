@@ -35,12 +35,12 @@ def _both(ranks, folder, readers, parted, **args):
     """With the option off and on; how many slots are in parts before and during the reads."""
     args = {"folder": str(folder), "readers": readers, **args}
     whole = ranks.values("between_steps", on=False, **args)
-    cut = ranks.values("between_steps", on=True, **args)
-    for one, other in zip(whole, cut, strict=True):
+    sharded = ranks.values("between_steps", on=True, **args)
+    for one, other in zip(whole, sharded, strict=True):
         assert other.pop("parted") == parted
         assert set(one.pop("parted")) == {0}
         assert one == other
-    return cut
+    return sharded
 
 
 def _goes_on(result):
@@ -72,10 +72,10 @@ def test_tf_keras(ranks, tmp_path):
 
 def test_backup_and_restore_in_fit(ranks, tmp_path):
     whole = ranks.values("backed_up", folder=str(tmp_path), on=False)
-    cut = ranks.values("backed_up", folder=str(tmp_path), on=True)
-    assert whole == cut
-    assert [len(result["losses"]) for result in cut] == [1, 1]
-    assert [result["why"] for result in cut] == [None, None]
+    sharded = ranks.values("backed_up", folder=str(tmp_path), on=True)
+    assert whole == sharded
+    assert [len(result["losses"]) for result in sharded] == [1, 1]
+    assert [result["why"] for result in sharded] == [None, None]
 
 
 def test_training_goes_on_without_the_plugin_and_with_it_again(ranks, tmp_path):
@@ -113,15 +113,15 @@ def test_training_goes_on_with_one_replica_and_with_two_again(ranks, tmp_path):
         assert alone.values("decided") == [[("no_group", [])]]
         alone.values("goes_on", steps=0, saved=two)
     whole = ranks.values("between_steps", on=False, restored=two, **reads)
-    cut = ranks.values("between_steps", on=True, restored=two, **reads)
-    assert [_goes_on(result) for result in whole] == [_goes_on(result) for result in cut]
+    sharded = ranks.values("between_steps", on=True, restored=two, **reads)
+    assert [_goes_on(result) for result in whole] == [_goes_on(result) for result in sharded]
 
 
 def test_a_thread_reads_what_is_between_two_steps(ranks):
     steps = 30
     whole = ranks.values("read_by_a_thread", on=False, steps=steps)
-    cut = ranks.values("read_by_a_thread", on=True, steps=steps)
-    for one, other in zip(whole, cut, strict=True):
+    sharded = ranks.values("read_by_a_thread", on=True, steps=steps)
+    for one, other in zip(whole, sharded, strict=True):
         assert other["errors"] == []
         for read, after in zip(other["read"], one["after"], strict=True):
             assert len(after) == steps + 1
@@ -154,12 +154,12 @@ def test_counters_and_explain(ranks, tmp_path, capsys):
     _both(ranks, tmp_path, ["variables_are_read"] * 3, [12] * 3)
     after = ranks.values("update_counters")
     grown = [
-        {key: new[key] - old[key] for key in ("functions_cut", "join_bytes", "joins", "steps")}
+        {key: new[key] - old[key] for key in ("functions_sharded", "join_bytes", "joins", "steps")}
         for old, new in zip(before, after, strict=True)
     ]
     elements = 10 * 37 + 37 + 37 * 5 + 5 + 5 * 1 + 1
     assert [one.pop("join_bytes") for one in grown] != [0, 0]
-    assert grown == [{"functions_cut": 1, "joins": 3, "steps": 3}] * 2
+    assert grown == [{"functions_sharded": 1, "joins": 3, "steps": 3}] * 2
     # Each has read the other's half of both slots, three times.
     read = sum(
         new["join_bytes"] - old["join_bytes"] for old, new in zip(before, after, strict=True)
@@ -175,4 +175,4 @@ def test_counters_and_explain(ranks, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "Gradients: 6 updated in parts, 0 whole." in out
     assert f"in place of {2 * 4 * elements:,}." in out
-    assert "cutting it saves 0.00 ms" in out
+    assert "sharding it saves 0.00 ms" in out

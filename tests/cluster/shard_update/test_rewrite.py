@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Updates that are cut over replicas: the bits of whole ones, in a part of the memory.
+"""Updates that are sharded over replicas: the bits of whole ones, in a part of the memory.
 
 By the rewritten function alone; `test_matrix.py` has what the option makes of it, with
 all optimizers, so of these and of programs only some are here. TF_FUSE_TEST_UPDATES=1
@@ -95,36 +95,36 @@ def ranks(request):
 
 def _runs(ranks, case, **args):
     whole = ranks.values(case, sharded=False, **args)
-    cut = ranks.values(case, sharded=True, **args)
-    for results in (whole, cut):
+    sharded = ranks.values(case, sharded=True, **args)
+    for results in (whole, sharded):
         assert len({result["weights"] for result in results}) == 1
     # They change, so weights do.
     assert len(set(whole[0]["losses"])) > 1
-    return whole, cut
+    return whole, sharded
 
 
-def _largest_difference(whole, cut):
+def _largest_difference(whole, sharded):
     return max(
         float(np.max(np.abs(a - b)))
-        for one, other in zip(whole, cut, strict=True)
+        for one, other in zip(whole, sharded, strict=True)
         for a, b in zip(one["values"], other["values"], strict=True)
     )
 
 
 def _both(ranks, library, optimizer, **more):
     args = {"library": library, "optimizer": optimizer, "steps": _STEPS, **more}
-    whole, cut = _runs(ranks, "update", **args)
-    for one, other in zip(whole, cut, strict=True):
+    whole, sharded = _runs(ranks, "update", **args)
+    for one, other in zip(whole, sharded, strict=True):
         assert (one["weights"], one["losses"]) == (other["weights"], other["losses"])
-    return cut
+    return sharded
 
 
-def _check(cut, slots):
-    assert [result["reasons"] for result in cut] == [[]] * len(cut)
-    assert [result["whole"] for result in cut] == [slots * _ELEMENTS] * len(cut)
-    assert sum(result["own"] for result in cut) == slots * _ELEMENTS
+def _check(sharded, slots):
+    assert [result["reasons"] for result in sharded] == [[]] * len(sharded)
+    assert [result["whole"] for result in sharded] == [slots * _ELEMENTS] * len(sharded)
+    assert sum(result["own"] for result in sharded) == slots * _ELEMENTS
     # Parts begin at multiples of 16 elements, so the last one is shorter.
-    assert max(result["own"] for result in cut) <= slots * (_ELEMENTS // len(cut) + 16)
+    assert max(result["own"] for result in sharded) <= slots * (_ELEMENTS // len(sharded) + 16)
 
 
 @pytest.mark.parametrize("optimizer", sorted(_SLOTS) if _LONG else ["Adam"])
@@ -173,19 +173,21 @@ def test_tensorflow_1(ranks, optimizer):
 def test_sums_are_added_in_another_order(ranks, library, optimizer):
     options, slots, limit = _INEXACT[library, optimizer]
     args = {"library": library, "optimizer": optimizer, "steps": _STEPS, "options": options}
-    whole, cut = _runs(ranks, "update", **args)
-    _check(cut, slots)
-    assert [result["inexact"] for result in cut] == [6] * len(cut)
-    assert _largest_difference(whole, cut) <= limit
+    whole, sharded = _runs(ranks, "update", **args)
+    _check(sharded, slots)
+    assert [result["inexact"] for result in sharded] == [6] * len(sharded)
+    assert _largest_difference(whole, sharded) <= limit
 
 
 @pytest.mark.parametrize(
     "name", ["all", slow("any"), slow("max"), "max_of_columns", slow("max_of_rows"), slow("min")]
 )
 def test_reductions_that_keep_bits(ranks, name):
-    whole, cut = _runs(ranks, "reduction", name=name)
-    assert [(result["reasons"], result["inexact"]) for result in cut] == [([], 0)] * len(cut)
-    assert [one["weights"] for one in whole] == [other["weights"] for other in cut]
+    whole, sharded = _runs(ranks, "reduction", name=name)
+    assert [(result["reasons"], result["inexact"]) for result in sharded] == [([], 0)] * len(
+        sharded
+    )
+    assert [one["weights"] for one in whole] == [other["weights"] for other in sharded]
 
 
 @pytest.mark.parametrize(
@@ -193,10 +195,12 @@ def test_reductions_that_keep_bits(ranks, name):
     [slow("mean"), "mean_of_rows", slow("norm"), slow("product"), "sum_of_first_and_last"],
 )
 def test_reductions_that_do_not(ranks, name):
-    whole, cut = _runs(ranks, "reduction", name=name)
-    assert [(result["reasons"], result["inexact"]) for result in cut] == [([], 3)] * len(cut)
+    whole, sharded = _runs(ranks, "reduction", name=name)
+    assert [(result["reasons"], result["inexact"]) for result in sharded] == [([], 3)] * len(
+        sharded
+    )
     largest = max(float(np.max(np.abs(value))) for value in whole[0]["values"])
-    assert _largest_difference(whole, cut) <= 1e-5 * largest
+    assert _largest_difference(whole, sharded) <= 1e-5 * largest
 
 
 def test_exact_leaves_sums_alone(ranks):
@@ -227,17 +231,17 @@ _PROGRAMS = {
 @pytest.mark.parametrize("name", sorted(_PROGRAMS) if _LONG else [slow("accumulation"), "scaled"])
 def test_programs(ranks, name):
     reasons, slots = _PROGRAMS[name]
-    whole, cut = _runs(ranks, "program", name=name)
-    told = [(result["reasons"], result["whole"], result["inexact"]) for result in cut]
-    assert [one["weights"] for one in whole] == [other["weights"] for other in cut]
-    assert [one["losses"] for one in whole] == [other["losses"] for other in cut]
-    assert told == [(reasons, slots, 0)] * len(cut)
-    assert sum(result["own"] for result in cut) == slots
+    whole, sharded = _runs(ranks, "program", name=name)
+    told = [(result["reasons"], result["whole"], result["inexact"]) for result in sharded]
+    assert [one["weights"] for one in whole] == [other["weights"] for other in sharded]
+    assert [one["losses"] for one in whole] == [other["losses"] for other in sharded]
+    assert told == [(reasons, slots, 0)] * len(sharded)
+    assert sum(result["own"] for result in sharded) == slots
 
 
 def test_a_constraint_behind_the_update(ranks):
-    whole, cut = _runs(ranks, "program", name="constrained")
-    assert [(r["reasons"], r["whole"], r["inexact"]) for r in cut] == [
+    whole, sharded = _runs(ranks, "program", name="constrained")
+    assert [(r["reasons"], r["whole"], r["inexact"]) for r in sharded] == [
         ([], 2 * _ELEMENTS, 1)
-    ] * len(cut)
-    assert _largest_difference(whole, cut) <= 1e-5
+    ] * len(sharded)
+    assert _largest_difference(whole, sharded) <= 1e-5

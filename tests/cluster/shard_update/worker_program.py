@@ -4,10 +4,10 @@
 
 python tests/cluster/shard_update/worker_program.py {end,first_use,stock} [{exit,default}]
 
-The first word says where the new weights are gathered, or that nothing is cut. After three steps it
-takes one command a line: "read" all variables, also by a checkpoint; "step", which nobody else may
-join; "loop", a function of steps without an end, which says when it is in the fifth one; "fail" by
-an exception; or "end". The second word says what SIGTERM does: it ends the program
+The first word says where the new weights are gathered, or that nothing is sharded. After three
+steps it takes one command a line: "read" all variables, also by a checkpoint; "step", which nobody
+else may join; "loop", a function of steps without an end, which says when it is in the fifth one;
+"fail" by an exception; or "end". The second word says what SIGTERM does: it ends the program
 in a handler of its own, or by its default action; else TensorFlow's notifier of preemptions has it.
 """
 

@@ -25,19 +25,22 @@ def _report():
     decision.element_bytes = {"reduce": 4, "other": 4}
     function = report_module._function(decision)
     function["joins"] = {"count": 0, "bytes": 0, "seconds": 0.0, "by": {}}
-    return {"sharded": True, "reason": "", "functions": [function]}
+    left = report_module._function(Decision("other", None, "nothing_to_shard"))
+    return {"sharded": True, "reason": "", "functions": [function, left]}
 
 
 def _former():
     """The same, as version 0.2 wrote it."""
-    report = json.loads(json.dumps(_report()).replace('"not_replicated"', '"not_redundant"'))
-    (function,) = report["functions"]
-    function["packs"] = function.pop("buckets")
+    text = json.dumps(_report()).replace('"not_replicated"', '"not_redundant"')
+    report = json.loads(text.replace('"nothing_to_shard"', '"nothing_to_cut"'))
+    for function in report["functions"]:
+        function["packs"] = function.pop("buckets")
     return report
 
 
 def test_a_former_report_has_the_new_names():
-    assert json.dumps(_former()).count('"not_redundant"') == 1
+    former = json.dumps(_former())
+    assert [former.count(f'"{one}"') for one in ("not_redundant", "nothing_to_cut")] == [1, 1]
     assert "packs" not in json.dumps(_report())
     assert with_new_names(_former()) == with_new_names(_report()) == _report()
 
@@ -48,7 +51,7 @@ def test_other_data_stays(data):
 
 
 def test_a_program_can_read_the_former_names():
-    (function,) = _report()["functions"]
+    function, _ = _report()["functions"]
     with pytest.warns(DeprecationWarning, match="^key 'packs' is deprecated .* use 'buckets'$"):
         assert function["packs"] is function["buckets"]
 
@@ -57,6 +60,7 @@ def test_explain_reads_a_former_report(capsys):
     found = [explain_saved_report.describe(one) for one in (_former(), _report())]
     assert found[0] == found[1]
     assert found[0]["totals"]["gradients_left"] == {"no_profit": 1, "not_replicated": 1}
+    assert found[0]["totals"]["functions_left"] == {"nothing_to_shard": 1}
     tables = []
     for one in (_former(), _report()):
         report_module.print_weight_update_report(one)

@@ -94,7 +94,7 @@ def test_ratios_are_by_round():
 
 
 def test_what_was_expected_is_beside_what_was_measured():
-    estimate = {"cut_ms": 12.25, "left_ms": 0.0, "costs": {"share_us": 200.0}}
+    estimate = {"sharded_ms": 12.25, "left_ms": 0.0, "costs": {"share_us": 200.0}}
     rounds = {
         "unsharded": [_round(4.0, 1.0), _round(8.0, 1.0)],
         "unsharded_fused": [_round(3.0, 1.0), _round(7.0, 1.0)],
@@ -134,7 +134,7 @@ def test_estimates_of_a_report():
     ]
     estimate = shard_update_rank.estimate
     assert estimate({"functions": functions}) == {
-        "cut_ms": 750.0, "left_ms": -250.0, "costs": costs
+        "sharded_ms": 750.0, "left_ms": -250.0, "costs": costs
     }  # fmt: skip
     assert estimate({"functions": functions[:1]}) is None
     assert estimate(None) is None
@@ -261,7 +261,7 @@ def test_what_cannot_be_had_is_reported(at_build):
     }  # fmt: skip
 
 
-def test_groups_are_of_modes_that_cut():
+def test_groups_are_of_modes_that_shard():
     grouped = {name for name, mode in MODES.items() if options_of(mode, 2) != options_of(mode, 0)}
     assert grouped == {"sharded", "sharded_first_use", "sharded_unfused", "sharded_compiled"}
     assert options_of(MODES["sharded"], 2) == {

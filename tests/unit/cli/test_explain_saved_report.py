@@ -42,7 +42,7 @@ def _decision(name, *reasons, reason=None, bucket_reason=None):
 def report():
     decisions = [
         _decision("step_1", None, None, "not_elementwise"),
-        _decision("step_2", None, None, reason="nothing_to_cut", bucket_reason="no_profit"),
+        _decision("step_2", None, None, reason="nothing_to_shard", bucket_reason="no_profit"),
         _decision("step_3", None, "escapes", reason="verification"),
     ]
     functions = [report_module._function(decision) for decision in decisions]
@@ -65,19 +65,20 @@ def test_tables_and_sums(report, tmp_path, capsys, monkeypatch):
     assert (status, err) == (0, "")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert (
-        "cut over 2 replicas: 2 variables of the optimizer, 8,000,000 of 16,000,000 bytes here; "
-        "7 steps"
+        "sharded over 2 replicas: 2 variables of the optimizer, 8,000,000 of 16,000,000 bytes "
+        "here; 7 steps"
     ) in lines
     assert "train.py:42 (3)" in lines
     assert "reduce gradient_0 1000 x 1000 4,000,000 in parts" in lines
     not_elementwise = f"{REASONS['not_elementwise']}: some/node"
     assert f"reduce gradient_2 1000 x 1000 4,000,000 {not_elementwise}" in lines
-    assert f"not cut: {FUNCTION_REASONS['verification']}" in lines
+    assert f"not sharded: {FUNCTION_REASONS['verification']}" in lines
     assert "step_2" in lines
     # 4 MB, of two gradients two results and an assignment each; a half is saved.
     assert (
-        "reduce: cutting it saves 0.97 ms = 0.0812 ns x 24,000,000 bytes of the update x (1 - 1/2);"
-        " costs 2.41 ms = 0.5 ms + 35.5 us x 3 gradients + 0.15 ns x 12,000,000 bytes on the wire."
+        "reduce: sharding it saves 0.97 ms = 0.0812 ns x 24,000,000 bytes of the update x (1 - "
+        "1/2); costs 2.41 ms = 0.5 ms + 35.5 us x 3 gradients + 0.15 ns x 12,000,000 bytes on the "
+        "wire."
     ) in lines
     estimated = (
         "Estimated by operation_ns_per_byte=0.0812, wire_ns_per_byte=0.15, gradient_us=35.5, "
@@ -102,8 +103,10 @@ def test_json(report, tmp_path, capsys):
     data = json.loads(out)
     assert status == 0
     assert data.pop("totals") == {
+        "functions_sharded": 1,
         "functions_cut": 1,
-        "functions_left": {"nothing_to_cut": 1, "verification": 1},
+        "functions_left": {"nothing_to_shard": 1, "verification": 1},
+        "gradients_sharded": 2,
         "gradients_cut": 2,
         "gradients_left": {"escapes": 1, "no_profit": 2, "not_elementwise": 1, "verification": 1},
         "state_bytes": 8_000_000,
@@ -152,7 +155,7 @@ def test_a_program_without_the_option(tmp_path, capsys):
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"sharded": False, "reason": "it is off", "functions": []}))
     status, out, _ = _explain(capsys, path)
-    assert (status, "Weight updates are not cut: it is off." in out) == (0, True)
+    assert (status, "Weight updates are not sharded: it is off." in out) == (0, True)
 
 
 @pytest.mark.parametrize(

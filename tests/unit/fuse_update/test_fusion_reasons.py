@@ -224,7 +224,7 @@ def test_explained(told, tmp_path, capsys, monkeypatch):
     assert cli.main(["explain", str(path)]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[:3] == [
-        "Weight updates are not cut: it is off.",
+        "Weight updates are not sharded: it is off.",
         f"{told['function']}: 1 update, of 2 variables, in one operation each (fused)",
         f"  1 left, too_small: {REASONS['too_small']} (Variable)",
     ]

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What of an update is cut in functions that are called, branches and loops."""
+"""What of an update is sharded in functions that are called, branches and loops."""
 
 import os
 

@@ -177,7 +177,7 @@ def test_a_wrong_pin_is_an_error_on_all(monkeypatch):
         if made is _first:
             assert caught.value.message == (
                 f"tf_fuse: {_THERE} does not say what an update of weights costs, so it is not "
-                f"known what to cut: {e.value.message}"
+                f"known what to shard: {e.value.message}"
             )
 
 
@@ -188,7 +188,7 @@ def test_a_replica_that_tells_no_figures_is_an_error(word):
         calibration.costs(consensus)
     assert caught.value.message.startswith(
         f"tf_fuse: {_THERE} does not say what an update of weights costs, so it is not known what "
-        f"to cut: it says {word!r}; perhaps it runs another version of tf_fuse ("
+        f"to shard: it says {word!r}; perhaps it runs another version of tf_fuse ("
     )
 
 

@@ -220,7 +220,7 @@ _MORE = st.floats(0, 1e3)
 
 @pytest.mark.parametrize("name", NAMES)
 @given(_BUCKETS, _GROUPS, _SOME, _MORE)
-def test_what_costs_more_never_makes_more_be_cut(name, bucket, groups, before, more):
+def test_what_costs_more_never_makes_more_be_sharded(name, bucket, groups, before, more):
     after = UpdateCosts(**{**before.figures(), name: getattr(before, name) + more})
     one, other = (profit(*bucket, 4, *groups, costs=costs) for costs in (before, after))
     if name == "operation_ns_per_byte":
@@ -236,7 +236,7 @@ def test_what_costs_more_never_makes_more_be_cut(name, bucket, groups, before, m
 
 @pytest.mark.parametrize("passes", range(9))
 @pytest.mark.parametrize("groups", [(2, 1), (4, 1), (4, 2)])
-def test_a_slower_machine_never_makes_less_be_cut(passes, groups):
+def test_a_slower_machine_never_makes_less_be_sharded(passes, groups):
     bucket = _bucket(4_000_000, passes, 3)
     decided = []
     for step in range(60):

@@ -98,7 +98,7 @@ def _one_is_read_behind(job, x, y):
     return loss, tf.cumsum(job.w)
 
 
-def test_what_is_gathered_at_the_end_is_cut_as_the_pack():
+def test_what_is_gathered_at_the_end_is_sharded_as_the_bucket():
     job = Job(_one_is_read_behind)
     assert job.verify() == ""
     assert (job.gather_of("v").is_first, job.gather_of("w").is_first) == (True, False)
@@ -143,8 +143,8 @@ def test_the_update_of_a_weight_reads_another_one():
     assert [job.gather_of(name).is_first for name in "wm"] == [True, True]
     assert len(job.of("TfFuse>AllGather")) == 2
     # What each reads of the other one is a part of what was gathered.
-    cut = [n.name for n in job.of("Mul") if any("/part:output" in i for i in n.input)]
-    assert len(cut) == 2
+    sharded = [n.name for n in job.of("Mul") if any("/part:output" in i for i in n.input)]
+    assert len(sharded) == 2
 
 
 def test_the_update_reads_a_variable_in_another_shape():

@@ -119,7 +119,7 @@ def _function(*reduces, name="f"):
     return definition
 
 
-def _cut(function, *functions):
+def _sharded(function, *functions):
     """A plan to run a function, whose all-reduce `a` is of 3 and 4 elements."""
     clusters = [UpdateCluster("split:output:0", (3,)), UpdateCluster("split:output:1", (2, 2))]
     return ShardedUpdate([Bucket("a", [], clusters)], function, functions=list(functions))
@@ -167,12 +167,12 @@ _ALL = " of 3 + 4 elements"
     ids=["order", "type", "group", "key", "fewer"],
 )
 def test_other_collectives_are_an_error_that_shows_both(theirs, words):
-    mine, other = _cut(_function(_first(), _second("a"))), _cut(_function(*theirs))
+    mine, other = _sharded(_function(_first(), _second("a"))), _sharded(_function(*theirs))
     texts = [describe("f", plan, None) for plan in (mine, other)]
     with pytest.raises(tf.errors.FailedPreconditionError) as caught:
         _consensus(_Other(True, 0, texts[1])).reach(texts[0])
     assert caught.value.message == (
-        "tf_fuse: the replicas cut the update of the weights in different ways. "
+        "tf_fuse: the replicas shard the update of the weights in different ways. "
         f"{_OWN} (digest {digest(texts[0])}): {words[0]!r}; "
         f"{_OTHER} (digest {digest(texts[1])}): {words[1]!r}. All replicas have to run the same "
         "program, with the same options and the same versions."
@@ -243,6 +243,6 @@ def test_a_gather_says_what_is_whose():
     last = describe("f", ShardedUpdate([], function), None).splitlines()[-1].partition("\t")[2]
     assert last == (
         "collective 0: TfFuse>AllGather gather: float32 of 6 + 5 elements, 2 tensors, "
-        "tag first_0, each cut alone, in 2 groups, bounds [0, 2, 6, 0, 5, 5], "
+        "tag first_0, each sharded alone, in 2 groups, bounds [0, 2, 6, 0, 5, 5], "
         "group_size of argument 0, group_key of argument 0, instance_key of argument 1"
     )

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where cutting an update pays, by the estimate."""
+"""Where sharding an update pays, by the estimate."""
 
 from dataclasses import replace
 

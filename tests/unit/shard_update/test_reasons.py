@@ -51,7 +51,7 @@ _GRADIENT = {
 _FUNCTION = {
     "group_size": "the replicas cannot be in groups of shard_weight_update_group_size",
     "no_group": "it is not known which replicas train together",
-    "nothing_to_cut": "no gradient's update can be cut with profit",
+    "nothing_to_shard": "no gradient's update can be sharded with profit",
     "one_replica": "the replicas of this process do not update their variables alike",
     "python_code": "an operation runs Python code in the step, which may use any variable",
     "traced_before": "it was traced before tf_fuse was imported",
@@ -119,24 +119,26 @@ def test_gradients(printed, reason):
     cluster = UpdateCluster("split:output:0", (2, 3)).leave(reason, "some/node")
     _, line = report_module.summary(_decision(cluster))
     assert line == (
-        "cut over 2 replicas: 0 of 1 gradients, and 0 variables of the optimizer, which take 0 "
+        "sharded over 2 replicas: 0 of 1 gradients, and 0 variables of the optimizer, which take 0 "
         f"bytes here in place of 0 (0 saved); left alone: 1 {reason} ({_GRADIENT[reason]})"
     )
-    decision = _decision(cluster, reason="nothing_to_cut")
+    decision = _decision(cluster, reason="nothing_to_shard")
     told = f"reduce split:output:0 2 x 3 0 {_GRADIENT[reason]}: some/node"
     assert printed(decision)[-2:] == [told, ""]
 
 
 def test_what_updates_nothing_is_no_gradient(printed):
     cluster = UpdateCluster("split:output:0", (2, 3)).leave("no_update", "split:output:0")
-    assert report_module.summary(_decision(cluster))[1].startswith("cut over 2 replicas: 0 of 0 ")
-    decision = _decision(cluster, reason="nothing_to_cut")
+    assert report_module.summary(_decision(cluster))[1].startswith(
+        "sharded over 2 replicas: 0 of 0 "
+    )
+    decision = _decision(cluster, reason="nothing_to_shard")
     assert printed(decision)[-2:] == [f"reduce split:output:0 2 x 3 0 {_GRADIENT['no_update']}", ""]
 
 
 @pytest.mark.parametrize("reason", sorted(_GRADIENT))
 def test_all_reduces(printed, reason):
-    lines = printed(_decision(reason="nothing_to_cut", bucket_reason=reason))
+    lines = printed(_decision(reason="nothing_to_shard", bucket_reason=reason))
     assert f"reduce {_GRADIENT[reason]}: some/node" in lines
 
 
@@ -146,9 +148,10 @@ def test_functions(printed, reason):
     decision = _decision(cluster, reason=reason, detail="some/node")
     _, line = report_module.summary(decision)
     assert line == (
-        f"not cut: {_FUNCTION[reason]}: some/node; left alone: 1 escapes ({_GRADIENT['escapes']})"
+        f"not sharded: {_FUNCTION[reason]}: some/node; left alone: 1 escapes "
+        f"({_GRADIENT['escapes']})"
     )
-    assert f"not cut: {_FUNCTION[reason]} (some/node)" in printed(decision)
+    assert f"not sharded: {_FUNCTION[reason]} (some/node)" in printed(decision)
 
 
 @pytest.mark.parametrize("reason", sorted(_GATHER))

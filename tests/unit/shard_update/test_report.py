@@ -25,10 +25,10 @@ def _decision(*reasons, reason=None, detail=""):
     return Decision("f_1", ShardedUpdate([Bucket("reduce", [], clusters)]), reason, detail, 2)
 
 
-def test_all_that_is_cut_is_no_warning():
+def test_all_that_is_sharded_is_no_warning():
     assert summary(_decision(None, None)) == (
         False,
-        "cut over 2 replicas: 2 of 2 gradients, and 0 variables of the optimizer, which take 0 "
+        "sharded over 2 replicas: 2 of 2 gradients, and 0 variables of the optimizer, which take 0 "
         "bytes here in place of 0 (0 saved)",
     )
 
@@ -43,20 +43,22 @@ def test_what_is_left_alone_is_counted():
 
 
 @pytest.mark.parametrize("reason", sorted(FUNCTION_REASONS))
-def test_a_function_that_is_not_cut(reason):
+def test_a_function_that_is_not_sharded(reason):
     is_left, line = summary(_decision("escapes", reason=reason, detail="where"))
     assert is_left
-    assert line.startswith(f"not cut: {FUNCTION_REASONS[reason]}: where; left alone: 1 escapes (")
+    assert line.startswith(
+        f"not sharded: {FUNCTION_REASONS[reason]}: where; left alone: 1 escapes ("
+    )
 
 
 def test_a_loss_that_is_reduced_is_no_warning():
     loss_beside_two_weights = _decision(None, None, "no_update")
     assert summary(loss_beside_two_weights) == summary(_decision(None, None))
-    assert summary(_decision("no_update", reason="nothing_to_cut")) == (False, "")
+    assert summary(_decision("no_update", reason="nothing_to_shard")) == (False, "")
 
 
 def test_what_does_not_pay_is_no_warning():
-    decision = _decision(None, reason="nothing_to_cut")
+    decision = _decision(None, reason="nothing_to_shard")
     (bucket,) = decision.plan.buckets
     decision.plan = ShardedUpdate([bucket.leave("no_profit", "")])
     is_left, line = summary(decision)

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What of an update is cut, on functions made by hand."""
+"""What of an update is sharded, on functions made by hand."""
 
 import os
 
@@ -25,7 +25,7 @@ def _momentum(job, dw, dv):
     return total
 
 
-def test_momentum_is_cut():
+def test_momentum_is_sharded():
     job = Job(_momentum)
     plan = job.plan()
     (bucket,) = plan.buckets
@@ -64,7 +64,7 @@ def test_the_new_function_has_the_old_names():
     assert sum(op.startswith("Assign") for op in ops) == 3
 
 
-def test_one_gradient_is_cut_and_another_left_alone():
+def test_one_gradient_is_sharded_and_another_left_alone():
     def body(job, dw, dv):
         dw, dv = job.packed(dw, dv)
         total = tf.cumsum(job.w)
@@ -134,7 +134,7 @@ def test_a_decay_that_others_see_stays_whole():
 
 
 def test_what_a_new_weight_is_read_for():
-    """An average of it is cut, and reads the part; others read it whole."""
+    """An average of it is sharded, and reads the part; others read it whole."""
 
     def body(job, dw, dv):
         dw, dv = job.packed(dw, dv)

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The verifier of cut updates finds each thing that could be wrong with one."""
+"""The verifier of sharded updates finds each thing that could be wrong with one."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _FLOAT64 = 2
 
 
 class _Job:
-    """A function with two all-reduces, one behind the other; the update of the first is cut."""
+    """A function with two all-reduces, one behind the other; the update of the first is sharded."""
 
     def __init__(self):
         self.w, self.m = tf.Variable(tf.zeros([4, 3])), tf.Variable(tf.zeros([4, 3]))
@@ -242,7 +242,7 @@ _MUTATIONS = [
     (_other_part, r"and the shape \[5\], not|does not take it"),
     (_no_reduce, "the collective .* is gone"),
     (_changed_reduce, r"the collective .* is not what it was"),
-    (_no_gather, "is cut, and gathered 0 times"),
+    (_no_gather, "is sharded, and gathered 0 times"),
     (_gather_of_others, "is of another group than"),
     (_gather_in_groups, "is in 3 groups, and .* in 1"),
     (_scatter_of_others, "is of another group than"),
@@ -259,7 +259,7 @@ def test_what_is_right_is_passed():
     assert job.verify() == ""
 
 
-def test_what_is_not_cut_is_passed():
+def test_what_is_not_sharded_is_passed():
     job = _Job()
     assert verify(job.original, job.original.definition, []) == ""
 

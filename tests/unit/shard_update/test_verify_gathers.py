@@ -33,7 +33,7 @@ def _gathers_another(job):
     gather.input[0] = gather.input[1]
 
 
-def _cuts_otherwise(job):
+def _splits_otherwise(job):
     (gather,) = job.of("TfFuse>AllGather")
     gather.attr["bounds"].list.i.extend([0, 6, 12, 0, 5, 5])
 
@@ -75,7 +75,7 @@ def test_the_verifier_finds_what_no_all_reduce_waits_for():
     [
         (_gathered_twice, "is in parts, and gathered 2 times"),
         (_gathers_another, "is in parts, and gathered [02] times"),
-        (_cuts_otherwise, r"cuts \w+ at \[0, 6, 12\], not at \[0, 12, 12\]"),
+        (_splits_otherwise, r"splits \w+ at \[0, 6, 12\], not at \[0, 12, 12\]"),
         (_changed_early, "changes .* before all replicas are in the step"),
     ],
 )

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The report has the names that the program gave its variables, also of functions that are cut.
+"""The report has the names that the program gave its variables, also of functions that are sharded.
 
 A process of its own has the two devices of the replicas.
 """
@@ -22,14 +22,15 @@ def cases():
     return scripted.result_of([sys.executable, __file__], env)
 
 
-def test_slots_of_a_function_that_is_cut_have_their_names(cases):
-    function = cases["cut"]
+def test_slots_of_a_function_that_is_sharded_have_their_names(cases):
+    function = cases["sharded"]
     assert function["function"].endswith("__tf_fuse_sharded")
     updated = [name for one in function["each"] for name in one["variables"]]
     left = [one["variable"] for one in function["left"]]
     momenta = {f"sgd/model_{name}_momentum{replica}" for name in _SLOTS for replica in _REPLICAS}
     assert {name for name in updated + left if "momentum" in name} == momenta
-    # (The assignments of the gathered weights are a part of what was cut: nothing is left of them.)
+    # (The assignments of the gathered weights are a part of what was sharded: nothing is left of
+    # them.)
     assert [name for name in left if "dense" in name and "momentum" not in name] == []
 
 
@@ -46,13 +47,13 @@ def test_momenta_of_nesterov_are_left_where_weights_are_gathered_at_the_end(case
     ]
 
 
-def test_biases_of_a_step_that_is_not_cut_are_left(cases):
+def test_biases_of_a_step_that_is_not_sharded_are_left(cases):
     biases = ["dense_1_bias", "dense_bias"]
-    assert _left(cases["not cut"], "optimizer") == sorted(
+    assert _left(cases["not sharded"], "optimizer") == sorted(
         [f"adam/model_{name}_{slot}" for name in biases for slot in ("momentum", "velocity")]
         + ["model/dense/bias", "model/dense_1/bias"]
     )
-    kernels = {name for one in cases["not cut"]["each"] for name in one["variables"]}
+    kernels = {name for one in cases["not sharded"]["each"] for name in one["variables"]}
     assert {"model/dense/kernel", "model/dense_1/kernel"} <= kernels
 
 
@@ -92,11 +93,11 @@ def _main():
 
     optimizers = tf.keras.optimizers
     cases = {
-        "cut": operations(lambda: optimizers.SGD(0.1, momentum=0.9, name="sgd"), True),
+        "sharded": operations(lambda: optimizers.SGD(0.1, momentum=0.9, name="sgd"), True),
         "nesterov": operations(
             lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True, name="sgd"), True
         ),
-        "not cut": operations(lambda: optimizers.Adam(0.1, name="adam"), False),
+        "not sharded": operations(lambda: optimizers.Adam(0.1, name="adam"), False),
     }
     scripted.give(cases)
 

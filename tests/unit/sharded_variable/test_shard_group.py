@@ -41,7 +41,7 @@ def _parted(reader, is_weight):
     shard_group = ShardGroup(0, held, {0: [v.handle for v in variables]}, Copies(reader, {}))
     shard_group.variables = variables
     shard_group._unsharder._join = lambda chunk, version: reader.asked.append("values")
-    shard_group.cut()
+    shard_group.shard()
     shard_group.ended()
     shard_group.ended()
     return shard_group

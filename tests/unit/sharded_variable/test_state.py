@@ -92,7 +92,7 @@ class _Bundle:
     def bytes_of_others(self):
         return 0
 
-    def cut(self):
+    def shard(self):
         self._values = [_read(handle) for handle in self._handles]
 
     def begin(self):

@@ -25,7 +25,7 @@ _INTEGERS = frozenset({INT32, INT64})
 
 @dataclass(frozen=True)
 class ClusterProblem:
-    """What keeps a cluster from being cut.
+    """What keeps a cluster from being sharded.
 
     Attributes:
       reason: a key of REASONS.

@@ -28,10 +28,10 @@ def profit(
     is_one: bool = False,
     costs: UpdateCosts = DEFAULTS,
 ) -> Profit:
-    """Estimate what cutting a bucket saves.
+    """Estimate what sharding a bucket saves.
 
     Args:
-      bucket: that can be cut.
+      bucket: that can be sharded.
       shapes: of the function's tensors.
       width: of an element, in bytes.
       replicas: how many take part.
@@ -40,7 +40,7 @@ def profit(
       costs: the figures.
 
     Returns:
-      The estimate. A bucket that cannot be cut has none to make.
+      The estimate. A bucket that cannot be sharded has none to make.
     """
     operations = 0
     for cluster in bucket.clusters:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure what an update takes on this machine, in some 30 ms with 24 MiB.
 
-A figure that is too large would cut what does not pay, and what else the machine does can only make
-it larger. So each is the best of several tries, by the time that the thread itself has computed.
+A figure that is too large would shard what does not pay, and what else the machine does can only
+make it larger. So each is the best of several tries, by the time that the thread itself has
+computed.
 
 The collectives are not measured: all replicas would have to take part.
 """
@@ -30,7 +31,7 @@ _LIMIT_S = 0.02
 _CALLS = 50
 # A replica with more cores has no more of the memory's bandwidth.
 _MOST_CORES = 4.0
-# What a gradient has more when it is cut takes as long as four operations that Python calls.
+# What a gradient has more when it is sharded takes as long as four operations that Python calls.
 _CALLS_PER_GRADIENT = 4.0
 
 _WIRE_OVER_OPERATION = DEFAULTS.wire_ns_per_byte / DEFAULTS.operation_ns_per_byte

@@ -6,7 +6,7 @@ Section 4.2 of Xu et al. (2020). The all-reduce of a bucket becomes a reduce-sca
 nodes stay, with the same names, and compute vectors of this replica's elements; slots are read from
 and assigned to variables that have no more elements than that; new weights are gathered from all
 replicas and assigned. What is left alone gets its whole gradient by the same gather, or, where an
-update that is cut needs that, by a sum of all replicas' parts before it.
+update that is sharded needs that, by a sum of all replicas' parts before it.
 
 Replicas may be in groups. Each group has everything once, and gathers what its own members have. A
 replica sums only a part of its elements, which no other replica sums: the chunk of the ring that an
@@ -291,7 +291,7 @@ class BucketRewriter:
         node.attr["N"].i = len(parts)
         node.attr["T"].type = dtype or whole.attr["T"].type
         if dtype or len(parts) < len(bucket.clusters):
-            # They are cut where the bucket is, but are a part of it, or of another type.
+            # They are sharded where the bucket is, but are a part of it, or of another type.
             node.attr["packed"].b = False
             for index in parts:
                 bounds = bounds_of(everyone, index, bucket.clusters[index].size)

@@ -19,7 +19,7 @@ from tf_fuse.sharded_variable.shard_spec import ShardSpec, window
 
 
 class ShardSlicer:
-    """Cuts clusters of a function.
+    """Slices clusters of a function.
 
     Attributes:
       slots: variables that have parts from now on.
@@ -68,24 +68,28 @@ class ShardSlicer:
     def _slice_nodes(self, scope: str, cluster: UpdateCluster, range_: Range, own: Range) -> None:
         for variable in cluster.held:
             self._hold(variable, range_, own, variable in cluster.weights)
-        cut: dict[tuple[str, Shape], str] = {}
+        slices: dict[tuple[str, Shape], str] = {}
         for name in sorted(cluster.nodes):
-            self._slice_node(scope, cluster, name, range_, cut)
+            self._slice_node(scope, cluster, name, range_, slices)
         for name in sorted(cluster.sinks):
             old, node = self._builder.view.nodes[name], self._builder.nodes[name]
             if node.op not in RESOURCE_APPLY and self._is_whole(cluster, node, old, 1):
                 shape = self._builder.shape(old.input[1])
-                node.input[1] = self._slice_input(scope, cluster, old.input[1], shape, range_, cut)
+                node.input[1] = self._slice_input(
+                    scope, cluster, old.input[1], shape, range_, slices
+                )
 
     def _slice_node(
-        self, scope: str, cluster: UpdateCluster, name: str, range_: Range, cut: dict[Any, str]
+        self, scope: str, cluster: UpdateCluster, name: str, range_: Range, slices: dict[Any, str]
     ) -> None:
         old, node = self._builder.view.nodes[name], self._builder.nodes[name]
         node.attr.pop("_output_shapes", None)
         if node.op in SAME_ELEMENTS:
             if self._is_whole(cluster, node, old, 0):
                 shape = self._builder.shape(old.input[0])
-                node.input[0] = self._slice_input(scope, cluster, old.input[0], shape, range_, cut)
+                node.input[0] = self._slice_input(
+                    scope, cluster, old.input[0], shape, range_, slices
+                )
             _make_identity(node)
             if data_inputs(old)[0] == cluster.root:
                 # Grappler would drop an identity, and then see another name: it has products of
@@ -95,7 +99,7 @@ class ShardSlicer:
             shape = self._builder.shape(self._builder.view.outputs(old)[0])
             for position, tensor in enumerate(data_inputs(old)):
                 if self._is_whole(cluster, node, old, position):
-                    new = self._slice_input(scope, cluster, tensor, shape, range_, cut)
+                    new = self._slice_input(scope, cluster, tensor, shape, range_, slices)
                     node.input[position] = new
 
     def _is_whole(self, cluster: UpdateCluster, node: Any, old: Any, position: int) -> bool:
@@ -110,7 +114,7 @@ class ShardSlicer:
         tensor: str,
         shape: Shape,
         range_: Range,
-        cut: dict[Any, str],
+        slices: dict[Any, str],
     ) -> str:
         """Return the window of a tensor, broadcast to a shape; a scalar for one element."""
         if tensor in cluster.members:
@@ -123,16 +127,16 @@ class ShardSlicer:
         if its == () and shape != ():
             return tensor  # Grappler must see a scalar where there was one.
         key = (tensor, shape if size != cluster.size else ())
-        if key not in cut:
-            here, device = f"{scope}/{len(cut)}", builder.device(tensor)
+        if key not in slices:
+            here, device = f"{scope}/{len(slices)}", builder.device(tensor)
             if size == cluster.size:
                 new = builder.part(here, tensor, builder.dtype(tensor), range_, device)
             elif size == 1:
                 new = builder.reshape(here, tensor, builder.dtype(tensor), [], device)
             else:
                 new = builder.broadcast_part(here, tensor, shape, range_, device)
-            cut[key] = new
-        return cut[key]
+            slices[key] = new
+        return slices[key]
 
     def _hold(self, variable: str, range_: Range, own: Range, is_weight: bool) -> None:
         """Redirect reads and assignments of a variable to the variable of this replica's shard."""

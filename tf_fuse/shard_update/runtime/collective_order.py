@@ -197,7 +197,7 @@ def _how(node: Any) -> tuple[str, ...]:
         if node.attr[key].s if key in node.attr else b"":
             words.append(f"{key} {node.attr[key].s.decode()}")
     if "packed" in node.attr and node.op.startswith("TfFuse>"):
-        words.append("cut as one" if node.attr["packed"].b else "each cut alone")
+        words.append("sharded as one" if node.attr["packed"].b else "each sharded alone")
     if "groups" in node.attr:
         words.append(f"in {node.attr['groups'].i} groups")
     if "bounds" in node.attr and node.attr["bounds"].list.i:

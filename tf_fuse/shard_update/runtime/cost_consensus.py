@@ -75,6 +75,6 @@ class CostConsensus:
                     None,
                     None,
                     f"tf_fuse: {self._first} does not say what an update of weights costs, so it "
-                    f"is not known what to cut: {why}",
+                    f"is not known what to shard: {why}",
                 ) from None
         return self._costs

@@ -4,7 +4,7 @@
 
 A dataset keeps the handles that its functions have captured, and gives them to operations at any
 time, on threads of TensorFlow's own: nobody could put a value together for it. So a variable that
-one has is not cut, and one that is cut already is an error for it.
+one has is not sharded, and one that is sharded already is an error for it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _note(tensors: Iterable[Any]) -> None:
                 None,
                 "tf_fuse: a function of a dataset reads a variable that lies in shards between "
                 "steps (shard_weight_update), and it may read it at any time. Make the dataset "
-                "before the first step, so that the variable is not cut; or read the variable "
+                "before the first step, so that the variable is not sharded; or read the variable "
                 "first, as with tf.constant(variable), and let the function use that.",
             )
         _captured[id(tensor)] = tensor

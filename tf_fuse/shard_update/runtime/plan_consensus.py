@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that all replicas made the same plan, before the first step.
 
-A replica that cuts what another one does not would wait for it for ever, or get wrong sums. So each
-publishes its n-th decision that is not like one before, and reads what the others did, before the
-first step.
+A replica that shards what another one does not would wait for it for ever, or get wrong sums. So
+each publishes its n-th decision that is not like one before, and reads what the others did, before
+the first step.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PlanConsensus:
         """
         key = _keys(text)
         # One replica may trace a function anew, as for a shorter batch, that others have not; what
-        # is cut is the same, so all fits together.
+        # is sharded is the same, so all fits together.
         if key in self._agreed:
             return
         name = self._publish(text)
@@ -123,7 +123,7 @@ class PlanConsensus:
             if now - told > _PATIENCE_S:
                 told = now
                 _log.warning(
-                    "This replica has waited %d s for %s to decide how to cut the update of "
+                    "This replica has waited %d s for %s to decide how to shard the update of "
                     "weights%s.",
                     now - began,
                     self._peers.devices[rank],
@@ -144,7 +144,7 @@ class PlanConsensus:
                 raise errors.FailedPreconditionError(
                     None,
                     None,
-                    f"tf_fuse: {self._peers.devices[self._own()]} is to cut the update of the "
+                    f"tf_fuse: {self._peers.devices[self._own()]} is to shard the update of the "
                     "weights, since the option shard_weight_update is on here. After "
                     f"{limit:g} s ({_WAIT_VARIABLE}) {self._peers.devices[rank]} has not called "
                     "any function with the option on, so it is probably off there. Set it in the "
@@ -177,7 +177,7 @@ class PlanConsensus:
         raise errors.FailedPreconditionError(
             None,
             None,
-            "tf_fuse: the replicas cut the update of the weights in different ways. "
+            "tf_fuse: the replicas shard the update of the weights in different ways. "
             f"{self._peers.devices[self._own()]} (digest {digest(mine)}): {words[0]!r}; "
             f"{self._peers.devices[rank]} (digest {digest(theirs)}): {words[1]!r}. All "
             "replicas have to run the same program, with the same options and the same versions.",
@@ -209,8 +209,8 @@ def describe(
 
     Args:
       function: its name.
-      plan: what is cut; None if nothing was looked at.
-      reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
+      plan: what is sharded; None if nothing was looked at.
+      reason: why nothing is sharded, a key of FUNCTION_REASONS; None if something is.
       is_compiled: whether the update is compiled, which changes the last bits.
       costs: by which it was decided; None if by none.
       called: the `FunctionDef` of a function that the plan has not made, or None.

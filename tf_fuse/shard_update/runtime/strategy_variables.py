@@ -54,7 +54,7 @@ def container_of(tensor: Any, graph: Any) -> Any | None:
 def is_of_one_replica(tensor: Any) -> bool:
     """Return whether a tensor is the handle of a variable of a strategy with one replica.
 
-    Variables on parameter servers have one replica as a rule, and must not be cut.
+    Variables on parameter servers have one replica as a rule, and must not be sharded.
     """
     strategy = distributed_variable.strategy_of(distributed_variable.container_of(tensor))
     if strategy is None or distributed_variable.is_on_servers(strategy):

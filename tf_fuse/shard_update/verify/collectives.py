@@ -32,10 +32,10 @@ def check_collectives(
       old: the original function.
       after: all rewritten functions.
       new: the rewritten function.
-      outside: all-reduces that are cut in front of where it is called.
+      outside: all-reduces that are sharded in front of where it is called.
 
     Returns:
-      The all-reduces that are cut.
+      The all-reduces that are sharded.
 
     Raises:
       WrongError: says what is wrong.
@@ -44,7 +44,7 @@ def check_collectives(
     now = {name for name, node in new.nodes.items() if after.has_collective(node)}
     if lost := sorted(was - now):
         raise WrongError(f"the collective {lost[0]} is gone")
-    cut = frozenset(n for n in was if new.nodes[n].op != old.nodes[n].op == _REDUCE)
+    sharded = frozenset(n for n in was if new.nodes[n].op != old.nodes[n].op == _REDUCE)
     gathers: dict[str, list[str]] = {}
     first: set[str] = set()  # All-reduces that wait for gathers.
     for name in sorted(now - was):
@@ -52,8 +52,8 @@ def check_collectives(
             bucket = one.name.partition(f"/{SCOPE}")[0]
             if bucket in outside - was:
                 continue  # (The caller's; looked at there.)
-            if bucket not in cut or bucket == one.name:
-                raise WrongError(f"{one.name} ({one.op}) belongs to no all-reduce that is cut")
+            if bucket not in sharded or bucket == one.name:
+                raise WrongError(f"{one.name} ({one.op}) belongs to no all-reduce that is sharded")
             if _values(new, group) != _values(old, data_inputs(old.nodes[bucket])[1:4]):
                 raise WrongError(f"{one.name} is of another group than {bucket}")
             if one.op == GATHER and _groups(one) != _groups(new.nodes[bucket]):
@@ -71,7 +71,7 @@ def check_collectives(
         _check_collective(old.nodes[name], new.nodes[name], gathers.get(name, []), name in first)
         if lost := sorted(waits_for(old, name, was) - waits_for(new, name, was)):
             raise WrongError(f"{name} does not wait for {lost[0]} any more")
-    return cut
+    return sharded
 
 
 def _values(view: GraphView, tensors: Sequence[str]) -> list[Any]:
@@ -98,11 +98,11 @@ def _made(after: Bodies, view: GraphView, node: Any) -> list[tuple[Any, list[str
 
 
 def _check_collective(old: Any, new: Any, gathers: Sequence[str], is_first: bool) -> None:
-    """Check that a collective is unchanged, or an all-reduce that is cut."""
+    """Check that a collective is unchanged, or an all-reduce that is sharded."""
     if (old.op, new.op) == (_REDUCE, SCATTER):
         # (What is gathered before it need not be gathered after it.)
         if len(gathers) != 1 and not (is_first and not gathers):
-            raise WrongError(f"{old.name} is cut, and gathered {len(gathers)} times")
+            raise WrongError(f"{old.name} is sharded, and gathered {len(gathers)} times")
         if data_inputs(new)[-3:] != data_inputs(old)[1:4]:
             raise WrongError(f"{new.name} is of another group than it was")
         return

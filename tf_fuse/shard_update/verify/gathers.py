@@ -75,7 +75,7 @@ def _check_weight(bodies: Bodies, body: GraphView, handle: Any, shard: ShardSpec
     bounds = bounds[index * count :][:count]
     wanted = [*(own[0] for own in shard.owns), math.prod(shard.shape)]
     if bounds and bounds != wanted:
-        raise WrongError(f"{gather.name} cuts {shard.argument} at {bounds}, not at {wanted}")
+        raise WrongError(f"{gather.name} splits {shard.argument} at {bounds}, not at {wanted}")
 
 
 def _read_of(body: GraphView, tensor: str, resource: str) -> str | None:

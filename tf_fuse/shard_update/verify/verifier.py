@@ -25,7 +25,7 @@ from tf_fuse.sharded_variable.shard_spec import ShardSpec
 
 @dataclass(frozen=True)
 class Original:
-    """A function before it is cut.
+    """A function before it is sharded.
 
     Attributes:
       definition: its `FunctionDef`.
@@ -41,7 +41,7 @@ class Original:
 def verify(
     original: Original, rewritten: Any, shards: Sequence[ShardSpec], functions: Sequence[Any] = ()
 ) -> str:
-    """Compare a function whose update was cut with the original.
+    """Compare a function whose update was sharded with the original.
 
     Args:
       original: the function as it was traced.
@@ -106,7 +106,7 @@ def _check_body(
       old: the original function.
       after: all rewritten functions.
       new: the rewritten function.
-      outside: all-reduces that are cut in front of where it is called.
+      outside: all-reduces that are sharded in front of where it is called.
     """
     was, now = old.definition, new.definition
     arguments = list(now.signature.input_arg)
@@ -122,7 +122,7 @@ def _check_body(
         raise WrongError("the function's control_ret is not what it was")
     graphs = check_types(before, old, after, new)
     view, other = before.view(was), after.view(now)
-    cut = check_collectives(before, view, after, other, outside)
+    sharded = check_collectives(before, view, after, other, outside)
     for name, node in view.nodes.items():
         if name not in other.nodes:
             continue
@@ -130,7 +130,7 @@ def _check_body(
         for one, another in zip(before.called(node), calls, strict=False):
             if one.signature.name != another.signature.name:
                 inner = _called(node, other.nodes[name], old, one, another, graphs)
-                _check_body(before, inner[0], after, inner[1], outside | cut)
+                _check_body(before, inner[0], after, inner[1], outside | sharded)
 
 
 def _called(
@@ -179,9 +179,9 @@ def _check_writers(
     before: Bodies, old: Any, after: Bodies, new: Any, shards: Sequence[ShardSpec]
 ) -> None:
     """Other variables have the writers that they had; of several, one at least is left."""
-    cut = {shard.argument for shard in shards}
+    sharded = {shard.argument for shard in shards}
     for argument in old.signature.input_arg:
-        if argument.name in cut or argument.type != RESOURCE:
+        if argument.name in sharded or argument.type != RESOURCE:
             continue
         was = before.writers(before.view(old), argument.name)
         now = after.writers(after.view(new), argument.name)
