@@ -33,6 +33,13 @@ def test_values_are_those_of_stock(cases, library):
     assert case["losses"] == _STEPS
 
 
+def test_gradients_of_equal_ids_are_added_up_in_the_group_of_their_update(cases):
+    added_up = {"Unique", "Shape", "StridedSlice", "UnsortedSegmentSum"}
+    assert {*added_up, "ResourceSparseApplyKerasMomentum"} <= set(
+        cases["tf_keras.legacy SGD"]["on servers"]
+    )
+
+
 def test_what_is_too_large_for_a_frame_travels_beside_it(cases):
     """Also if it has left the sender's group together with others."""
     wide = len(range(0, _TABLES, 3))
@@ -77,6 +84,7 @@ def test_an_error_is_that_of_tensorflow(cases, row):
 
 def _main():
     import tensorflow as tf
+    import tf_keras
     from tensorflow.python.eager import context
 
     import tf_fuse
@@ -85,6 +93,9 @@ def _main():
     from tf_fuse.v1 import update_pb2
 
     job = coordinator.Job("off", 1, 2)
+    legacy = tf_keras.optimizers.legacy
+    makers = update_cases.makers()
+    makers["tf_keras.legacy SGD"] = lambda: legacy.SGD(0.1, momentum=0.9)
 
     modes = {"stock": (False, False), "off": (True, False), "on": (True, True)}
 
@@ -114,7 +125,7 @@ def _main():
                 for i, width in enumerate(widths)
             ]
             own = name in ("scatter", "large rows")
-            optimizer = None if own else update_cases.makers()[name]()
+            optimizer = None if own else makers[name]()
             if hasattr(optimizer, "build"):
                 optimizer.build(weights)
 
@@ -161,6 +172,14 @@ def _main():
                 found["losses"] = len(set(losses))
             else:
                 found["groups"][mode] = len(groups())
+                found["on servers"] = sorted(
+                    {
+                        op
+                        for one in groups()
+                        if "/job:ps/" in one["device"]
+                        for op in one["operations"]
+                    }
+                )
                 found["same"][mode] = (losses, values) == stock
                 found["beside"] = beside() - beside_before
         return found
@@ -220,7 +239,11 @@ def _main():
     cases = {
         name: lambda name=name: compared(name)
         for name in (
-            "scatter", "keras Adam", "keras SGD", "tf_keras Adagrad", "tf_keras.legacy SGD",
+            "scatter",
+            "keras Adam",
+            "keras SGD",
+            "tf_keras Adagrad",
+            "tf_keras.legacy SGD",
             "large rows",
         )
     }
