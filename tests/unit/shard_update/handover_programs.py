@@ -210,8 +210,10 @@ def no_time():
     """Nobody is asked, and no step is waited for."""
     os.environ["TF_FUSE_EXIT_WAIT_S"] = "0"
     _, other = start_replicas()
-    other.leaving.leave()
-    other.leaving.may_end(exit_handover.time.monotonic() + exit_handover.seconds_to_leave(True))
+    other.exit_barrier.leave()
+    other.exit_barrier.may_end(
+        exit_handover.time.monotonic() + exit_handover.seconds_to_leave(True)
+    )
     assert other.readers[0].asked == []
     assert log == []
 
@@ -219,7 +221,7 @@ def no_time():
 def a_forked_child():
     """Its end is not that of the replica."""
     _, other = start_replicas()
-    other.leaving._pid += 1
+    other.exit_barrier._pid += 1
     other.leave()
     other.leave(after_sigterm=True)
     assert other.readers[0].asked == []
@@ -278,7 +280,7 @@ def all_are_asked_at_once():
     both = threading.Barrier(2, timeout=60)
 
     def wait(key):
-        if key[0] == "leaving" and not both.broken and both.n_waiting < 2 and len(met) < 2:
+        if key[0] == "exiting" and not both.broken and both.n_waiting < 2 and len(met) < 2:
             met.append(key)
             both.wait()
 

@@ -218,7 +218,7 @@ def test_a_step_waits_for_another_threads_operation(parted):
         order = []
         handle = variables[0].handle
         thread = _steps(state, shard_group, order)
-        # Who has one on loan gets another one: the step waits for both.
+        # Who has an access gets another one: the step waits for both.
         order.append((_read(handle).numpy().tolist(), variables[1].numpy().tolist()))
         del handle
         thread.join(60)
@@ -271,7 +271,7 @@ def test_a_step_does_not_wait_for_a_function_that_waits_for_others(parted):
 
 def test_a_step_does_not_wait_for_a_handle_that_is_kept(parted, monkeypatch, caplog):
     state, shard_group, (variable, _) = parted
-    monkeypatch.setattr(state_module, "_LONGEST_LOAN_S", 0.0)
+    monkeypatch.setattr(state_module, "_LONGEST_ACCESS_S", 0.0)
 
     def keep():
         handle = variable.handle

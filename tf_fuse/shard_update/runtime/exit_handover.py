@@ -59,7 +59,7 @@ class ExitBarrier:
         self._others = Others(peers, readers)
         self._lock = threading.Lock()
         self._has_left = False
-        self._catch = _end_after_leaving(self)
+        self._catch = _end_after_barrier(self)
         state.before_step = self._before_step
 
     def leave(self, until: float | None = None) -> None:
@@ -217,7 +217,7 @@ def _at_the_end() -> float:
     return _ends_at[0]
 
 
-def _end_after_leaving(leaving: ExitBarrier) -> Callable[[], None]:
+def _end_after_barrier(barrier: ExitBarrier) -> Callable[[], None]:
     """Call `leave` at the end of the interpreter, and hands over when a SIGTERM comes.
 
     Python's handlers run when the main thread returns to Python, which may wait in a step without
@@ -229,7 +229,7 @@ def _end_after_leaving(leaving: ExitBarrier) -> Callable[[], None]:
     from tf_fuse import _native
 
     library = _native.library()
-    _all.append(leaving)
+    _all.append(barrier)
     if len(_all) == 1:
         library.tf_fuse_wait_for_sigterm.argtypes = [ctypes.c_double]
         library.tf_fuse_wait_for_sigterm.restype = ctypes.c_bool
@@ -239,7 +239,7 @@ def _end_after_leaving(leaving: ExitBarrier) -> Callable[[], None]:
         threading.Thread(
             target=_wait_for_sigterm, args=[library], name="tf_fuse sigterm", daemon=True
         ).start()
-    atexit.register(leaving.leave)
+    atexit.register(barrier.leave)
     catch: Callable[[], None] = library.tf_fuse_catch_sigterm
     return catch
 
@@ -249,12 +249,12 @@ def _wait_for_sigterm(library: ctypes.CDLL) -> None:
         # (A reader needs a moment more to give up.)
         ends = library.tf_fuse_wait_for_sigterm(seconds_to_leave(True) + _GRACE_S)
         until = time.monotonic() + seconds_to_leave(True)
-        for leaving in _all:
+        for barrier in _all:
             try:
                 if ends:
-                    leaving.leave(until)
+                    barrier.leave(until)
                 else:
-                    leaving.may_end(until)
+                    barrier.may_end(until)
             except Exception:
                 _log.warning(
                     "This replica has had a SIGTERM, and hands nothing over", exc_info=True

@@ -123,14 +123,14 @@ class Others:
     def _answer(self, rank: int, shard_group: ShardGroup, limit: float) -> HandoverAnswer:
         from tensorflow.python.framework import errors
 
-        is_leaving = self._is_exiting
+        is_exiting = self._is_exiting
 
         def build() -> list[object]:
             import tensorflow as tf
 
             with tf.device(self._peers.devices[rank]):
                 said = []
-                if is_leaving:
+                if is_exiting:
                     handle = handle_in_graph(_ended_name(self._own), tf.bool)
                     said.append(tf.raw_ops.AssignVariableOp(resource=handle, value=True))
                 with tf.control_dependencies(said):
@@ -145,7 +145,7 @@ class Others:
 
         try:
             exiting, taken, begun, inherited = self._readers[rank].run(
-                ("leaving", shard_group.scope, is_leaving), build, limit
+                ("exiting", shard_group.scope, is_exiting), build, limit
             )
         except errors.DeadlineExceededError:
             return HandoverAnswer(is_silent=True)
