@@ -92,12 +92,12 @@ def originals(tensors: Sequence[Any]) -> Sequence[Any]:
 
 
 def is_sharded_here(handle: Any) -> bool:
-    """Return whether a variable may be in parts, given its own handle."""
+    """Return whether a variable may be in shards, given its own handle."""
     return id(handle) in states
 
 
 def is_any_sharded() -> bool:
-    """Return whether any variable may be in parts."""
+    """Return whether any variable may be in shards."""
     return bool(states)
 
 

@@ -72,7 +72,7 @@ class ShardGroups:
         self._copies = None if reader is None else Copies(reader, readers or {})
         self.before_step: Callable[[ShardGroup], None] = lambda shard_group: None
         self._shard_groups: dict[Any, ShardGroup] = {}
-        self._parted: dict[int, ShardGroup] = {}
+        self._sharded: dict[int, ShardGroup] = {}
         self._count = 0
         self._dead: list[ShardGroup] = []
         # What was done with shard groups that are gone.
@@ -132,10 +132,10 @@ class ShardGroups:
 
     @contextlib.contextmanager
     def step(self, shard_group: ShardGroup, who: str = "") -> Iterator[None]:
-        """For a step that uses the parts: shards the values before it, where they are whole.
+        """For a step that uses shards: make them of the values before it, where these are whole.
 
         Args:
-          shard_group: of the parts.
+          shard_group: of the shards.
           who: the function that uses them, for the report.
 
         Raises:
@@ -146,7 +146,7 @@ class ShardGroups:
             self._steppers[i].add(threading.get_ident())
         with self._under_way(), self._reserve(ids, for_step=True):
             self._bury()
-            if not shard_group.is_parted:
+            if not shard_group.is_sharded:
                 self._make_whole(ids, who)
                 shard_group.shard()
             self.before_step(shard_group)
@@ -194,7 +194,7 @@ class ShardGroups:
                 self._changed.notify_all()
 
     def whole(self, handles: Iterable[Any], who: str = "") -> None:
-        """Put the values of variables together, where they are in parts.
+        """Put the values of variables together, where they are in shards.
 
         Args:
           handles: of the variables.
@@ -203,7 +203,7 @@ class ShardGroups:
         Raises:
           tf.errors.OpError: another replica has died or does not answer; nothing has changed.
         """
-        ids = {id(handle) for handle in handles} & self._parted.keys()
+        ids = {id(handle) for handle in handles} & self._sharded.keys()
         if ids:
             with self._reserve(ids):
                 self._make_whole(ids, who)
@@ -288,7 +288,7 @@ class ShardGroups:
 
     def _make_whole(self, ids: Collection[int], who: str) -> None:
         for shard_group in {
-            self._parted[i].number: self._parted[i] for i in ids if i in self._parted
+            self._sharded[i].number: self._sharded[i] for i in ids if i in self._sharded
         }.values():
             began = time.monotonic()
             shard_group.join()
@@ -298,10 +298,10 @@ class ShardGroups:
 
     def _note(self, shard_group: ShardGroup) -> None:
         for handle in shard_group.handles():
-            if shard_group.is_parted:
-                self._parted[id(handle)] = shard_group
-            elif self._parted.get(id(handle)) is shard_group:
-                del self._parted[id(handle)]
+            if shard_group.is_sharded:
+                self._sharded[id(handle)] = shard_group
+            elif self._sharded.get(id(handle)) is shard_group:
+                del self._sharded[id(handle)]
 
     @contextlib.contextmanager
     def _reserve(self, ids: Collection[int], for_step: bool = False) -> Iterator[None]:
@@ -314,9 +314,9 @@ class ShardGroups:
                     return
 
     def _together(self, ids: Collection[int]) -> set[int]:
-        """Some variables, and all others of the shard groups in whose parts they are."""
+        """Some variables, and all others of the shard groups in whose shards they are."""
         found = set(ids)
-        for shard_group in {self._parted[i] for i in ids if i in self._parted}:
+        for shard_group in {self._sharded[i] for i in ids if i in self._sharded}:
             found.update(id(handle) for handle in shard_group.handles())
         return found
 
@@ -379,7 +379,7 @@ class ShardGroups:
 
     # The collector calls it, on any thread: it only takes notes.
     def _gone(self, shard_group: ShardGroup, handle: int) -> None:
-        self._parted.pop(handle, None)
+        self._sharded.pop(handle, None)
         self._steppers.pop(handle, None)
         self._taped.discard(handle)
         states.pop(handle, None)

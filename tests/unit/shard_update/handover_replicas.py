@@ -69,12 +69,12 @@ class _Replica:
             self.write(self.shard_group.version + 1)
 
     def write(self, number):
-        """What a step does to the part."""
-        part = self.shard_group._replicas[0].parts[0]
-        part.assign(tf.fill(part.read().shape, float(number)))
+        """What a step does to the shard."""
+        shard = self.shard_group._replicas[0].shards[0]
+        shard.assign(tf.fill(shard.read().shape, float(number)))
 
     def fail(self, number=None):
-        """A step that fails, perhaps after it has changed the part."""
+        """A step that fails, perhaps after it has changed the shard."""
         try:
             with self.state.step(self.shard_group):
                 if number is not None:
