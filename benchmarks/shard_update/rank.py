@@ -57,7 +57,7 @@ class Trainer(Protocol):
         """What a step returned, as a number."""
 
     def state_bytes(self) -> int:
-        """Bytes of the buffers that hold this replica's part of the optimizer's state."""
+        """Bytes of the buffers that hold this replica's shard of the optimizer's state."""
 
     def report(self) -> dict[str, Any] | None:
         """What `tf_fuse.weight_update_report` returns; None without that."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 #: Keys of a function in a report: from the former name to the new one.
-FUNCTION_KEYS: Final = {"packs": "buckets"}
+FUNCTION_KEYS: Final = {"packs": "buckets", "is_parted": "state_is_sharded"}
 
 #: Reasons: from the former name to the new one.
 REASONS: Final = {"not_redundant": "not_replicated", "nothing_to_cut": "nothing_to_shard"}

@@ -135,12 +135,12 @@ def _print(data: Mapping[str, Any]) -> None:
     print_weight_update_report(data)
     totals = data["totals"]
     kept = sum(totals["gradients_left"].values())
-    print(f"Gradients: {totals['gradients_sharded']} updated in parts, {kept} whole.")
+    print(f"Gradients: {totals['gradients_sharded']} updated in shards, {kept} whole.")
     for reason, count in totals["gradients_left"].items():
         print(f"  {reason}: {count}")
     if totals["whole_state_bytes"]:
         print(
-            f"The optimizer's variables in parts: {totals['state_bytes']:,} bytes here, in place "
+            f"The optimizer's variables in shards: {totals['state_bytes']:,} bytes here, in place "
             f"of {totals['whole_state_bytes']:,}."
         )
     if totals["updates_in_one"] or totals["assignments_left"]:

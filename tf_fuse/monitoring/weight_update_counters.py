@@ -12,10 +12,10 @@ from tf_fuse._deprecated.former_reports import REASONS
 
 #: What each counter counts, in the order of `weight_update_counters`; without `functions_left`.
 DESCRIPTIONS = {
-    "shard_groups": "Sets of variables of the optimizer that are kept in parts.",
-    "state_bytes": "Bytes of the parts that are here.",
-    "whole_state_bytes": "Bytes that those variables would take here without parts.",
-    "steps": "Steps that have updated a part of the weights, and ended well.",
+    "shard_groups": "Sets of variables of the optimizer that are kept in shards.",
+    "state_bytes": "Bytes of the shards that are here.",
+    "whole_state_bytes": "Bytes that those variables would take here without shards.",
+    "steps": "Steps that have updated a shard of the weights, and ended well.",
     "joins": "How often values were put together between steps.",
     "join_bytes": "Bytes that were read from other replicas for that.",
     "join_seconds": "Seconds that it took.",

@@ -36,7 +36,7 @@ class Decision:
       detail: the node that is the reason, or what is wrong.
       replicas: how many train together; 0 if that is not known.
       groups: in how many groups they keep the state, each all of it; 0 as `replicas`.
-      shard_group: the parts that the function uses; None before it has them.
+      shard_group: the shards that the function uses; None before it has them.
       costs: the figures by which it was decided; None if there was nothing to decide.
       variables: names of variables, by argument.
       element_bytes: of what is reduced, by all-reduce.

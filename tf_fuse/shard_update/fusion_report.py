@@ -90,7 +90,7 @@ def _name(decision: FusionDecision, variable: str) -> str:
 
     Args:
       decision: about the function that uses it.
-      variable: as `GraphView` has it: an argument, or the handle that a part of a slot has in a
+      variable: as `GraphView` has it: an argument, or the handle that a shard of a slot has in a
         function that is sharded, which is called after the slot's argument.
     """
     own = variable.removeprefix(f"{SCOPE}/").partition(":")[0]

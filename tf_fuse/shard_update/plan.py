@@ -68,7 +68,7 @@ class Reduction:
       shape: of its input.
       result: shape of its output.
       dtype: number of the type of both.
-      exact: whether it has the same bits when parts are reduced first.
+      exact: whether it has the same bits when shards are reduced first.
     """
 
     node: str
@@ -210,8 +210,8 @@ class Bucket:
 
     Attributes:
       node: name of the all-reduce.
-      parts: the local tensors that it reduces as one vector, in order.
-      clusters: one for each part.
+      tensors: the local ones that it reduces as one vector, in order.
+      clusters: one for each tensor.
       reason: why all of it is left alone, a key of REASONS; or None.
       detail: the node that is the reason.
       function: that it is in, if the planned function calls that; else "".
@@ -225,7 +225,7 @@ class Bucket:
     """
 
     node: str
-    parts: Sequence[str]
+    tensors: Sequence[str]
     clusters: Sequence[UpdateCluster]
     reason: str | None = None
     detail: str = ""

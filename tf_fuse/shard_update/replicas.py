@@ -42,7 +42,7 @@ class Replicas:
 
 
 def ranges_of(replicas: Replicas, bucket: Bucket, rank: int) -> list[Range]:
-    """Return the elements of each part of a bucket that are a replica's, in its group alone."""
+    """Return the elements of each tensor of a bucket that are a replica's, in its group alone."""
     first = rank % (replicas.count // replicas.groups) * replicas.groups
     return _chunks(replicas, bucket, first, first + replicas.groups - 1)
 
@@ -55,7 +55,7 @@ def summed_of(replicas: Replicas, bucket: Bucket, rank: int) -> list[Range]:
 
 
 def _chunks(replicas: Replicas, bucket: Bucket, first: int, last: int) -> list[Range]:
-    """Return the elements of each part of a bucket that are in some chunks of the ring."""
+    """Return the elements of each tensor of a bucket that are in some chunks of the ring."""
     sizes = [cluster.size for cluster in bucket.clusters]
     width = width_of(bucket.reduce.attr["T"].type)
     begins = packed_ranges(sizes, width, replicas.count, first)

@@ -44,27 +44,27 @@ def weight_update_report() -> dict[str, Any]:
           `groups`; each group keeps the whole state;
         * `sharded`, and if it is not: `reason` (a key of `FUNCTION_REASONS`, else ""), `meaning`
           (the same in words) and `detail` (the operation, or what is wrong);
-        * `variables`: how many variables of the optimizer are in parts, and `weights`, how many
+        * `variables`: how many variables of the optimizer are in shards, and `weights`, how many
           weights are, since they are gathered right before their first use;
-        * `state_bytes`: bytes of the parts of those here, and `whole_state_bytes`, of whole ones,
-          both with the weights that are in parts;
+        * `state_bytes`: bytes of the shards of those here, and `whole_state_bytes`, of whole ones,
+          both with the weights that are in shards;
         * `costs`: the figures by which it was weighed whether sharding saves time, by name, and
           their `origin`, in words; null if there was nothing to weigh;
-        * `steps`: how many have ended well, with all functions that share the parts;
-        * `is_parted`: whether the values are in the parts now;
+        * `steps`: how many have ended well, with all functions that share the shards;
+        * `state_is_sharded`: whether the values are in the shards now;
         * `joins`: how often they were put together: `count`, `bytes` that were read from other
           replicas, `seconds` it took in all, and `by`, how often for whom: the place in the program
           ("train.py:42") or the function ("function NAME");
         * `sent_bytes_per_step`: what its all-reduces make each replica send in a step, on average,
-          sharded or not: twice the bytes of the gradients, but for its own part of them, and less
+          sharded or not: twice the bytes of the gradients, but for its own shard of them, and less
           where weights travel in a narrower type;
         * `buckets`: of each all-reduce a dict with `node` (its name), `bytes` (of the gradients in
           it), `sharded`, `reason` (a key of `REASONS`, else ""), `meaning`, `detail`, `profit` (an
           estimate of what sharding it saves in a step: `saved_s`, `cost_s` and `arithmetic`, in
           words; null if there is none) and `gradients`. Of each gradient: `variable` (that it
           updates; "" if that is not known), `gradient` (name of the tensor), `shape`, `bytes`,
-          `slots` (the optimizer's variables that are in parts), `exact` (whether the result has the
-          bits of a whole update), `gather` (where the new weight is put together: "end" of the
+          `slots` (the optimizer's variables that are in shards), `exact` (whether the result has
+          the bits of a whole update), `gather` (where the new weight is put together: "end" of the
           step, right before its "first_use" in the next one, or "" if it is not sharded),
           `gather_type` (the type that travels, or ""), `gather_reason` (a key of `GATHER_REASONS`,
           why not at its first use, though that was asked for; else ""), `gather_meaning`,
@@ -166,7 +166,7 @@ def _replicas(function: Mapping[str, Any]) -> str:
 
 
 def _held(data: Mapping[str, Any]) -> str:
-    """Return what is in parts."""
+    """Return what is in shards."""
     weights = f" and {data['weights']} weights" if data["weights"] else ""
     return f"{data['variables']} variables of the optimizer{weights}"
 
@@ -207,7 +207,7 @@ def _function(decision: Decision) -> dict[str, Any]:
         "state_bytes": here,
         "whole_state_bytes": whole,
         "steps": shard_group.version if shard_group is not None else 0,
-        "is_parted": shard_group is not None and shard_group.is_parted,
+        "state_is_sharded": shard_group is not None and shard_group.is_sharded,
         "joins": shard_group.joins.as_dict() if shard_group is not None else None,
         "sent_bytes_per_step": total * (decision.replicas - 1) // (decision.replicas or 1),
         "costs": _costs(decision),
@@ -356,7 +356,7 @@ def _table(function: Mapping[str, Any]) -> Any:
                 escape(f"{bucket['meaning']}: {bucket['detail']}"),
             )
         for one in bucket["gradients"]:
-            update = "in parts" if one["sharded"] else "whole"
+            update = "in shards" if one["sharded"] else "whole"
             if one["sharded"] and not one["exact"]:
                 update += ", not to the bit"
             update += _gathering(one)

@@ -14,7 +14,7 @@ from tensorflow.python.framework import errors
 from tf_fuse.shard_update.plan import ShardedUpdate
 from tf_fuse.shard_update.runtime.replica_group import ReplicaGroup
 from tf_fuse.sharded_variable import handle_access
-from tf_fuse.sharded_variable.local_shards import ShardRanges, part_name
+from tf_fuse.sharded_variable.local_shards import ShardRanges, shard_name
 from tf_fuse.sharded_variable.shard_group import ShardGroup
 
 #: Beginning of the shared names of shards in a function that is not registered yet.
@@ -30,7 +30,7 @@ class RewrittenFunction:
       name: of the rewritten function.
       plan: what it does.
       replica_group: the replicas that it is of.
-      shard_group: the parts that it uses.
+      shard_group: the shards that it uses.
       handles: position and handle of each shard's variable.
     """
 
@@ -104,7 +104,7 @@ def register(
                 shared = node.attr["shared_name"].s.decode()
                 if shared.startswith(PREFIX):
                     index = index_of[int(shared.removeprefix(PREFIX))]
-                    node.attr["shared_name"].s = part_name(shard_group.scope, index).encode()
+                    node.attr["shared_name"].s = shard_name(shard_group.scope, index).encode()
         context.add_function_def(made)
     taken = [(position, weakref.ref(inputs[position])) for position in positions]
     new = definition.signature.name.encode()

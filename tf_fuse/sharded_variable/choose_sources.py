@@ -1,11 +1,11 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the replicas whose parts a process reads when replicas are in groups.
+"""Choose the replicas whose shards a process reads when replicas are in groups.
 
 Each group has everything once. A process reads from its own group: the gather of the new weights,
-which ends a step, has waited for these parts. Where a replica of its group is gone, it reads the
-same parts from replicas of other groups. It has not waited for these, so they first have to say
-that their step has ended. Or it reads from the replicas that got the parts of one that left.
+which ends a step, has waited for these shards. Where a replica of its group is gone, it reads the
+same shards from replicas of other groups. It has not waited for these, so they first have to say
+that their step has ended. Or it reads from the replicas that got the shards of one that left.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _LONGEST_WAIT_S = 0.5
 # A task that did not answer is asked again after this time: its network may have come back.
 _LOST_S = 60.0
 
-# The rank of whose parts, and the rank of the process that has them.
+# The rank of whose shards, and the rank of the process that has them.
 Source = tuple[int, int]
 
 
 class Copies:
-    """The replicas that have copies of each other's parts."""
+    """The replicas that have copies of each other's shards."""
 
     def __init__(self, reader: Reader, readers: Mapping[int, Reader]):
         """Know of no replica that is gone.
@@ -92,18 +92,18 @@ class Copies:
         Args:
           groups: of all replicas.
           scope: beginning of the names of the marks in which each of them says which step has
-            ended, and whose parts it was handed.
+            ended, and whose shards it was handed.
           version: the last step of this process: theirs is that one, or a later one.
-          here: whose parts this process was handed.
+          here: whose shards this process was handed.
           why: the own group could not be read.
           has_begun: as of `usable`.
 
         Returns:
-          For each part, in the order of parts, whose it is and who has it; of the own group where
+          For each shard, in the order of shards, whose it is and who has it; of the own group where
           no other answers.
 
         Raises:
-          tf.errors.UnavailableError: of a part, nobody who has it answers.
+          tf.errors.UnavailableError: of a shard, nobody who has it answers.
         """
         own = self.own_group(groups)
         until = time.monotonic() + timeout_seconds()
@@ -115,7 +115,7 @@ class Copies:
             raise errors.UnavailableError(
                 None,
                 None,
-                f"of {', '.join(holders)}, which have the same part, none "
+                f"of {', '.join(holders)}, which have the same shard, none "
                 f"answers that its last step has ended: {why}",
             )
         found = tuple(source for source in chosen if source is not None)
@@ -132,7 +132,7 @@ class Copies:
         return found
 
     def heirs(self, scope: str, version: int, has_begun: bool = False) -> dict[int, int]:
-        """Map each replica that left to the one that got its parts, as far as others answer.
+        """Map each replica that left to the one that got its shards, as far as others answer.
 
         Args:
           scope: as of `others`.
@@ -140,13 +140,13 @@ class Copies:
           has_begun: as of `usable`.
         """
         found: dict[int, int] = {}
-        # (One alone has nobody's parts but those of this process.)
+        # (One alone has nobody's shards but those of this process.)
         for heir in self._readers if len(self._readers) > 1 else ():
             found.update(dict.fromkeys(self.handed(scope, heir, version, has_begun), heir))
         return found
 
     def handed(self, scope: str, heir: int, version: int, has_begun: bool) -> list[int]:
-        """Return whose parts a process was handed, as far as it answers.
+        """Return whose shards a process was handed, as far as it answers.
 
         Args:
           scope: as of `others`.
@@ -167,7 +167,7 @@ class Copies:
         has_begun: bool,
         rank: int,
     ) -> Source | None:
-        """Who has the same part as one of the own group, of a step that has ended."""
+        """Who has the same shard as one of the own group, of a step that has ended."""
         if rank in self.peers.own:
             return rank, rank
         holders = self._holders(rank, size)
@@ -203,7 +203,7 @@ class Copies:
     def _marks(self, scope: str, rank: int) -> tuple[int, Sequence[int]] | None:
         """Return how many steps a replica has ended, and what it was handed; None if it is silent.
 
-        Of what it was handed, the version of each replica's parts; -1.
+        Of what it was handed, the version of each replica's shards; -1.
         """
         import tensorflow as tf
 

@@ -16,7 +16,7 @@ from tf_fuse.sharded_variable.named_variables import aside
 class ShardKeeper(Protocol):
     """Who knows where the value of a variable is: `state.ShardGroups`."""
 
-    def lend(self, handle: Any, who: str = "") -> Any:
+    def access(self, handle: Any, who: str = "") -> Any:
         """Return a handle of the whole variable, to be used by the program's own code."""
 
     def using(
@@ -27,7 +27,7 @@ class ShardKeeper(Protocol):
 
 # By id of a handle whose variable may be sharded, its keeper. Looked at whenever a handle is used.
 states: dict[int, ShardKeeper] = {}
-# Copies of them that are on loan, by their ids.
+# Copies of them that were given out, by their ids.
 _copies: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -59,7 +59,7 @@ def use(handle: Any, who: str = "") -> Any:
     # A graph that is being made is not run yet; when it is, the handle is among its inputs.
     if state is None or not context.executing_eagerly():
         return handle
-    return state.lend(handle, who)
+    return state.access(handle, who)
 
 
 def using(
@@ -85,19 +85,19 @@ def using(
 
 
 def originals(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Tensors, with the handles that copies on loan are of."""
+    """Tensors, with the own handle of a variable in place of each copy."""
     if not _copies:
         return tensors
     return [getattr(tensor, "_tf_fuse_copy_of", tensor) for tensor in tensors]
 
 
 def is_sharded_here(handle: Any) -> bool:
-    """Return whether a variable may be in parts, given its own handle."""
+    """Return whether a variable may be in shards, given its own handle."""
     return id(handle) in states
 
 
 def is_any_sharded() -> bool:
-    """Return whether any variable may be in parts."""
+    """Return whether any variable may be in shards."""
     return bool(states)
 
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 from tf_fuse.sharded_variable.named_variables import Named, aside
 from tf_fuse.sharded_variable.shard_spec import ShardSpec, window
 
-# Follows the name of a part: what it was before it was sharded anew.
+# Follows the name of a shard: what it was before it was sharded anew.
 KEPT = "/kept"
 # What a shard group tells the other replicas.
 MARKS = ("begun", "ended", "overwritten", "taken")
-# For each replica, the version of its parts that this process was handed when that one left; -1 if
+# For each replica, the version of its shards that this process was handed when that one left; -1 if
 # it was handed none, and -2 - the version (`unsure`) if that one has begun another step.
 INHERITED = "inherited"
 
@@ -71,54 +71,54 @@ TYPE_NAME: Final = (
 
 
 class LocalShards:
-    """The parts of one replica of this process, and the variables that they are of."""
+    """The shards of one replica of this process, and the variables that they are of."""
 
     def __init__(self, scope: str, held: Sequence[ShardRanges], handles: Sequence[Any], rank: int,
                  device: str):  # fmt: skip
         self.rank, self.device, self.held = rank, device, held
         self.refs = [weakref.ref(handle) for handle in handles]
-        self.parts = []
+        self.shards = []
         for i, one in enumerate(held):
             begin, end = one.range(rank)
-            self.parts.append(Named(part_name(scope, i), one.dtype, [end - begin], device))
+            self.shards.append(Named(shard_name(scope, i), one.dtype, [end - begin], device))
         self.kept: list[Named] = []
 
     def keep(self) -> None:
         """Keep what the shards contain now for readers of other processes."""
         if not self.kept:  # (A step that failed has kept them already.)
             every = []
-            for part, one in zip(self.parts, self.held, strict=True):
-                kept = Named(f"{part.name}{KEPT}", one.dtype, [], self.device)
-                kept.assign(part.read())
+            for shard, one in zip(self.shards, self.held, strict=True):
+                kept = Named(f"{shard.name}{KEPT}", one.dtype, [], self.device)
+                kept.assign(shard.read())
                 every.append(kept)
             self.kept = every  # At once: another thread may hand them over.
 
     def shard(self) -> None:
-        """Give the parts the variables' values."""
-        for part, own in zip(self.parts, self._own_parts(), strict=True):
-            part.assign(own)
+        """Give the shards the variables' values."""
+        for shard, own in zip(self.shards, self._own_slices(), strict=True):
+            shard.assign(own)
 
     def has_moved(self) -> bool:
-        """Return whether the parts have other values than the variables."""
+        """Return whether the shards have other values than the variables."""
         import numpy as np
 
         def bits(tensor: Any) -> Any:
             return np.ascontiguousarray(np.asarray(tensor)).view(np.uint8)
 
         return any(
-            not np.array_equal(bits(part.read()), bits(own))
-            for part, own in zip(self.parts, self._own_parts(), strict=True)
+            not np.array_equal(bits(shard.read()), bits(own))
+            for shard, own in zip(self.shards, self._own_slices(), strict=True)
         )
 
-    def _own_parts(self) -> list[Any]:
+    def _own_slices(self) -> list[Any]:
         from tensorflow.python.ops import array_ops, gen_resource_variable_ops
 
         found = []
         with aside(self.device):
-            for part, one, ref in zip(self.parts, self.held, self.refs, strict=True):
+            for shard, one, ref in zip(self.shards, self.held, self.refs, strict=True):
                 handle = ref()
                 if handle is None:
-                    found.append(part.read())
+                    found.append(shard.read())
                     continue
                 begin, end = one.range(self.rank)
                 value = gen_resource_variable_ops.read_variable_op(handle, one.dtype)
@@ -147,8 +147,8 @@ class LocalShards:
                     _native.load().tf_fuse_close_variable(handle, type_name=TYPE_NAME)
 
     def shown(self) -> list[str]:
-        """Return the names of what others find: of the parts, or of what was kept of them."""
-        return [named.name for named in self.kept or self.parts]
+        """Return the names of what others find: of the shards, or of what was kept of them."""
+        return [named.name for named in self.kept or self.shards]
 
     def free(self) -> None:
         """Free what was kept for others."""
@@ -157,14 +157,14 @@ class LocalShards:
             kept.destroy()
 
 
-def part_name(scope: str, shard: int) -> str:
-    """Shared name of a part."""
+def shard_name(scope: str, shard: int) -> str:
+    """Shared name of a shard."""
     return f"{scope}/{shard}"
 
 
 def inherited_name(scope: str, shard: int, rank: int) -> str:
-    """Shared name, in another process, of the part that a replica has handed over."""
-    return f"{part_name(scope, shard)}/of/{rank}"
+    """Shared name, in another process, of the shard that a replica has handed over."""
+    return f"{shard_name(scope, shard)}/of/{rank}"
 
 
 def mark_name(scope: str, mark: str) -> str:
@@ -176,20 +176,20 @@ def mark_name(scope: str, mark: str) -> str:
 
 
 def unsure(version: int) -> int:
-    """Return the mark of parts whose replica has begun another step, or may begin one unnoticed."""
+    """Return the mark of shards whose replica has begun another step, or may have, unnoticed."""
     return -2 - version
 
 
 def version_of(mark: int) -> int:
-    """Return the version of parts that were handed over, given their mark; -1 of none."""
+    """Return the version of shards that were handed over, given their mark; -1 of none."""
     return mark if mark >= -1 else -2 - mark
 
 
 def usable(marks: Sequence[int], version: int, has_begun: bool) -> list[int]:
-    """Return the replicas whose parts, as handed to a process, belong to those of others.
+    """Return the replicas whose shards, as handed to a process, belong to those of others.
 
-    Parts change in a step that all replicas have begun. So if a replica is known not to have begun
-    it, all parts are of the version before, also those of replicas that are in that step.
+    Shards change in a step that all replicas have begun. So if a replica is known not to have begun
+    it, all shards are of the version before, also those of replicas that are in that step.
 
     Args:
       marks: of the process, one for each replica.

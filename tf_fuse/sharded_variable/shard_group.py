@@ -3,19 +3,19 @@
 """Make, read and unshard the shards that one function uses, as a group.
 
 Section 4.2 of Xu et al. (2020) has three programs: shard, step, unshard. Between the first and the
-last, a shard's value is in parts, one on each replica, and the variable that the program knows has
+last, a value is in shards, one on each replica, and the variable that the program knows has
 none (`TfFuse>CloseVariable`).
 
-Any process may put the values together alone, by reading the others' parts from their servers. They
-are of its own last step: a replica that is not in a step keeps all others from finishing the next
-one, and what they wrote in the last one was written before it ended (the gather of the new weights
-waits for it; where weights are gathered in the next step, a reader waits for the mark `ended` of
-each). But another one may have put its values together too, and shard them again, changed perhaps,
-for the step that it now waits in. So it keeps what it had (`/kept`) until that step has ended, and
-says so beforehand (`overwritten`).
+Any process may put the values together alone, by reading the others' shards from their servers.
+They are of its own last step: a replica that is not in a step keeps all others from finishing the
+next one, and what they wrote in the last one was written before it ended (the gather of the new
+weights waits for it; where weights are gathered in the next step, a reader waits for the mark
+`ended` of each). But another one may have put its values together too, and shard them again,
+changed perhaps, for the step that it now waits in. So it keeps what it had (`/kept`) until that
+step has ended, and says so beforehand (`overwritten`).
 
-A process that leaves hands its parts over to one that stays (`exit_handover.py`), which shows whose
-parts it has (`inherited`).
+A process that leaves hands its shards over to one that stays (`exit_handover.py`), which shows
+whose shards it has (`inherited`).
 
 Replicas may be in groups (`Copies`); each group has everything once.
 """
@@ -51,13 +51,13 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Handover:
-    """Parts of one replica that a process hands over when it leaves.
+    """Shards of one replica that a process hands over when it leaves.
 
     Attributes:
       rank: of the replica.
       version: how many steps had ended.
       names: of the variables that have them here, one for each shard.
-      is_sure: whether no replica has changed its part in a later step, as far as it was said.
+      is_sure: whether no replica has changed its shard in a later step, as far as it was said.
     """
 
     rank: int
@@ -67,7 +67,7 @@ class Handover:
 
 
 class ShardGroup:
-    """Slots whose parts are made, used and put together at once.
+    """Slots whose shards are made, used and put together at once.
 
     Attributes:
       number: the same in all processes.
@@ -76,7 +76,7 @@ class ShardGroup:
       key: its variables, and how they are sharded.
       version: how many steps have ended.
       has_begun: whether another one has begun; it may have failed.
-      is_parted: whether the values are in the parts.
+      is_sharded: whether the values are in the shards.
       joins: how often they were put together.
     """
 
@@ -87,7 +87,7 @@ class ShardGroup:
         handles: Mapping[int, Sequence[Any]],
         copies: Copies,
     ):
-        """Make the parts, without values.
+        """Make the shards, without values.
 
         Args:
           number: the same in all processes.
@@ -102,7 +102,7 @@ class ShardGroup:
         self.key = key_of(held, handles)
         self.version = 0
         self.has_begun = False
-        self.is_parted = False
+        self.is_sharded = False
         self.joins = UnshardCounts()
         self._has_weights = any(one.is_weight for one in self.held)
         self._replicas = [
@@ -126,7 +126,7 @@ class ShardGroup:
         return [handle for ref in refs if (handle := ref()) is not None]
 
     def bytes(self) -> tuple[int, int]:
-        """Return how many bytes the parts of this process have, and how many the whole values."""
+        """Return how many bytes the shards of this process have, and how many the whole values."""
         here = 0
         for replica in self._replicas:
             for one in self.held:
@@ -135,7 +135,7 @@ class ShardGroup:
         return here, len(self._replicas) * sum(one.bytes for one in self.held)
 
     def counts(self) -> dict[str, float]:
-        """Return what has been done with the parts so far, by the names of counters."""
+        """Return what has been done with the shards so far, by the names of counters."""
         joins = self.joins
         return {
             "steps": self.version,
@@ -145,13 +145,13 @@ class ShardGroup:
         }
 
     def allocated(self, weights: bool = True) -> int:
-        """Return bytes of the buffers that the parts have, those of weights too or not."""
+        """Return bytes of the buffers that the shards have, those of weights too or not."""
         from tensorflow.python.ops import array_ops
 
         values = [
-            part.read()
+            shard.read()
             for replica in self._replicas
-            for part, one in zip(replica.parts, self.held, strict=True)
+            for shard, one in zip(replica.shards, self.held, strict=True)
             if weights or not one.is_weight
         ]
         return sum(int(array_ops.size(value)) * value.dtype.size for value in values)
@@ -168,7 +168,7 @@ class ShardGroup:
         return total
 
     def shard(self) -> None:
-        """Give the parts the variables' values, which stay where they are for now."""
+        """Give the shards the variables' values, which stay where they are for now."""
         if self.version:
             for replica in self._replicas:
                 replica.keep()
@@ -188,19 +188,19 @@ class ShardGroup:
         self._marks["overwritten"].assign(_int64(-1 - self.version))
         for replica in self._replicas:
             replica.free()
-        self._part()
+        self._set_sharded()
         self.has_begun = False
         if self._has_weights:
             self._marks["ended"].assign(_int64(self.version))
 
     def failed(self) -> None:
         """Note that a step has failed. If it changed the shards before, they have the values."""
-        if not self.is_parted and any(replica.has_moved() for replica in self._replicas):
-            self._part()
+        if not self.is_sharded and any(replica.has_moved() for replica in self._replicas):
+            self._set_sharded()
 
-    def _part(self) -> None:
-        if not self.is_parted:
-            self.is_parted = True
+    def _set_sharded(self) -> None:
+        if not self.is_sharded:
+            self.is_sharded = True
             for replica in self._replicas:
                 replica.release()
 
@@ -212,7 +212,7 @@ class ShardGroup:
         """
         with _explained(self):
             self._unsharder.join(self.version, self.has_begun)
-        self.is_parted = False
+        self.is_sharded = False
         self._marks["taken"].assign(_int64(self.version))
 
     def inherited(self) -> list[int]:
@@ -242,8 +242,8 @@ class ShardGroup:
         self._inherited.destroy()
         for replica in self._replicas:
             replica.free()
-            for part in replica.parts:
-                part.destroy()
+            for shard in replica.shards:
+                shard.destroy()
         for mark in self._marks.values():
             mark.destroy()
 
@@ -290,7 +290,7 @@ def after_a_death(held: ShardRanges) -> str:
 
 
 def key_of(held: Sequence[ShardRanges], handles: Mapping[int, Sequence[Any]]) -> tuple[Any, ...]:
-    """Return what tells whether two functions can use the same parts."""
+    """Return what tells whether two functions can use the same shards."""
     numbers = tuple((rank, *map(_number_of, handles[rank])) for rank in sorted(handles))
     return numbers, tuple(held)
 

@@ -24,14 +24,14 @@ class ShardSpec:
 
     Attributes:
       argument: of the function: the handle of the whole variable.
-      shared_name: of the variable that has the part.
-      begin: first element of the window that the part holds.
+      shared_name: of the variable that has the shard.
+      begin: first element of the window that the shard holds.
       end: the one after the last.
       own: the elements of it that are this replica's; the others mean nothing.
       shape: of the whole.
       dtype: number of the type.
       owns: as `own`, of each replica.
-      rank: of the replica whose part it is.
+      rank: of the replica whose shard it is.
       groups: of the replicas; each has all elements once.
       is_weight: whether it is a weight, and not of the optimizer.
     """

@@ -8,7 +8,7 @@ together. (What has a handle already, and passes it to an operation by itself, f
 without elements.)
 
 Between that and the operation, another thread may end a step, which takes the value away. So a
-thread that makes no steps gets a copy of the handle, on loan: the copy is gone when the operation
+thread that makes no steps gets a copy of the handle: the copy is gone when the operation
 has run, and a step waits for that.
 """
 
@@ -37,11 +37,11 @@ from tf_fuse.sharded_variable.unshard import caller
 _log = logging.getLogger("tf_fuse")
 
 # A copy of a handle that lives longer is kept by the program, and not by an operation.
-_LONGEST_LOAN_S = 10.0
+_LONGEST_ACCESS_S = 10.0
 
 
 @dataclass(frozen=True)
-class _Loan:
+class _HandleAccess:
     """Variables that a thread uses.
 
     Attributes:
@@ -72,7 +72,7 @@ class ShardGroups:
         self._copies = None if reader is None else Copies(reader, readers or {})
         self.before_step: Callable[[ShardGroup], None] = lambda shard_group: None
         self._shard_groups: dict[Any, ShardGroup] = {}
-        self._parted: dict[int, ShardGroup] = {}
+        self._sharded: dict[int, ShardGroup] = {}
         self._count = 0
         self._dead: list[ShardGroup] = []
         # What was done with shard groups that are gone.
@@ -84,10 +84,10 @@ class ShardGroups:
         # Of each handle, the threads that have begun a step with it.
         self._steppers: dict[int, set[int]] = {}
         self._taped: set[int] = set()
-        # The collector takes loans away: nobody hears of it.
-        self._loans: dict[int, _Loan] = {}
+        # The collector takes accesses away: nobody hears of it.
+        self._accesses: dict[int, _HandleAccess] = {}
         self._numbers = itertools.count()
-        # Ids of handles that steps wait for, so that no new loans come in between.
+        # Ids of handles that steps wait for, so that no new accesses come in between.
         self._wanted: list[Collection[int]] = []
         # Threads in a step; and the one that may begin others when the process is about to end.
         self._in_steps: list[int] = []
@@ -132,10 +132,10 @@ class ShardGroups:
 
     @contextlib.contextmanager
     def step(self, shard_group: ShardGroup, who: str = "") -> Iterator[None]:
-        """For a step that uses the parts: shards the values before it, where they are whole.
+        """For a step that uses shards: make them of the values before it, where these are whole.
 
         Args:
-          shard_group: of the parts.
+          shard_group: of the shards.
           who: the function that uses them, for the report.
 
         Raises:
@@ -146,7 +146,7 @@ class ShardGroups:
             self._steppers[i].add(threading.get_ident())
         with self._under_way(), self._reserve(ids, for_step=True):
             self._bury()
-            if not shard_group.is_parted:
+            if not shard_group.is_sharded:
                 self._make_whole(ids, who)
                 shard_group.shard()
             self.before_step(shard_group)
@@ -194,7 +194,7 @@ class ShardGroups:
                 self._changed.notify_all()
 
     def whole(self, handles: Iterable[Any], who: str = "") -> None:
-        """Put the values of variables together, where they are in parts.
+        """Put the values of variables together, where they are in shards.
 
         Args:
           handles: of the variables.
@@ -203,12 +203,12 @@ class ShardGroups:
         Raises:
           tf.errors.OpError: another replica has died or does not answer; nothing has changed.
         """
-        ids = {id(handle) for handle in handles} & self._parted.keys()
+        ids = {id(handle) for handle in handles} & self._sharded.keys()
         if ids:
             with self._reserve(ids):
                 self._make_whole(ids, who)
 
-    def lend(self, handle: Any, who: str = "") -> Any:
+    def access(self, handle: Any, who: str = "") -> Any:
         """Return the handle of a variable that has its value, for one operation.
 
         Args:
@@ -230,13 +230,13 @@ class ShardGroups:
         if id(handle) in self._taped or not self._is_of_others(id(handle)):
             self.whole([handle], who)
             return handle
-        number = self._borrow([handle], who, _LONGEST_LOAN_S)
+        number = self._begin_access([handle], who, _LONGEST_ACCESS_S)
         try:
             copy = copy_of(handle)
         except BaseException:
-            self._loans.pop(number, None)
+            self._accesses.pop(number, None)
             raise
-        weakref.finalize(copy, self._loans.pop, number, None).atexit = False
+        weakref.finalize(copy, self._accesses.pop, number, None).atexit = False
         return copy
 
     @contextlib.contextmanager
@@ -256,11 +256,11 @@ class ShardGroups:
             self.whole(handles, who)
             yield
             return
-        number = self._borrow(handles, who, timeout_seconds())
+        number = self._begin_access(handles, who, timeout_seconds())
         try:
             yield
         finally:
-            self._loans.pop(number, None)
+            self._accesses.pop(number, None)
             with self._changed:
                 self._changed.notify_all()
 
@@ -268,27 +268,27 @@ class ShardGroups:
         """Return whether another thread than this one makes steps with a variable."""
         return self._steppers.get(handle) != {threading.get_ident()}
 
-    def _borrow(self, handles: Iterable[Any], who: str, patience: float) -> int:
-        """Make steps of other threads wait for this one, and return the number of the loan."""
+    def _begin_access(self, handles: Iterable[Any], who: str, patience: float) -> int:
+        """Make steps of other threads wait for this one, and return the number of this access."""
         thread = threading.get_ident()
         ids = frozenset(id(handle) for handle in handles)
         with self._changed:
-            # Who has something on loan already goes on: the step waits for that.
+            # Who has an access already goes on: the step waits for that.
             self._changed.wait_for(
                 lambda: (
-                    any(loan.thread == thread for loan in tuple(self._loans.values()))
+                    any(access.thread == thread for access in tuple(self._accesses.values()))
                     or not any(i in wanted for wanted in self._wanted for i in ids)
                 )
             )
         with self._reserve(ids):
             self._make_whole(ids, who)
             number = next(self._numbers)
-            self._loans[number] = _Loan(ids, thread, patience)
+            self._accesses[number] = _HandleAccess(ids, thread, patience)
         return number
 
     def _make_whole(self, ids: Collection[int], who: str) -> None:
         for shard_group in {
-            self._parted[i].number: self._parted[i] for i in ids if i in self._parted
+            self._sharded[i].number: self._sharded[i] for i in ids if i in self._sharded
         }.values():
             began = time.monotonic()
             shard_group.join()
@@ -298,10 +298,10 @@ class ShardGroups:
 
     def _note(self, shard_group: ShardGroup) -> None:
         for handle in shard_group.handles():
-            if shard_group.is_parted:
-                self._parted[id(handle)] = shard_group
-            elif self._parted.get(id(handle)) is shard_group:
-                del self._parted[id(handle)]
+            if shard_group.is_sharded:
+                self._sharded[id(handle)] = shard_group
+            elif self._sharded.get(id(handle)) is shard_group:
+                del self._sharded[id(handle)]
 
     @contextlib.contextmanager
     def _reserve(self, ids: Collection[int], for_step: bool = False) -> Iterator[None]:
@@ -314,15 +314,15 @@ class ShardGroups:
                     return
 
     def _together(self, ids: Collection[int]) -> set[int]:
-        """Some variables, and all others of the shard groups in whose parts they are."""
+        """Some variables, and all others of the shard groups in whose shards they are."""
         found = set(ids)
-        for shard_group in {self._parted[i] for i in ids if i in self._parted}:
+        for shard_group in {self._sharded[i] for i in ids if i in self._sharded}:
             found.update(id(handle) for handle in shard_group.handles())
         return found
 
     @contextlib.contextmanager
     def _alone(self, ids: Collection[int], for_step: bool = False) -> Iterator[None]:
-        """Keep other threads from some variables; for a step, also when they have them on loan."""
+        """Keep other threads from some variables; for a step, also when these have an access."""
         thread = threading.get_ident()
         if any(self._busy.get(i) == thread for i in ids):
             # As a handler of a signal that comes in a step. It would wait for itself.
@@ -335,7 +335,7 @@ class ShardGroups:
             )
         with self._changed:
             if for_step:
-                self._wait_for_loans(ids, thread)
+                self._wait_for_accesses(ids, thread)
             else:
                 self._changed.wait_for(lambda: not any(i in self._busy for i in ids))
             self._busy.update(dict.fromkeys(ids, thread))
@@ -347,7 +347,7 @@ class ShardGroups:
                     self._busy.pop(i, None)
                 self._changed.notify_all()
 
-    def _wait_for_loans(self, ids: Collection[int], thread: int) -> None:
+    def _wait_for_accesses(self, ids: Collection[int], thread: int) -> None:
         """Return when no other thread uses some variables; `_changed` is held."""
         self._wanted.append(ids)
         began, wait = time.monotonic(), 0.001
@@ -355,16 +355,16 @@ class ShardGroups:
             while True:
                 self._changed.wait_for(lambda: not any(i in self._busy for i in ids))
                 late = {
-                    number: loan
-                    for number, loan in self._loans.copy().items()
-                    if loan.thread != thread and not loan.ids.isdisjoint(ids)
+                    number: access
+                    for number, access in self._accesses.copy().items()
+                    if access.thread != thread and not access.ids.isdisjoint(ids)
                 }
                 if not late:
                     return
                 now = time.monotonic()
-                for number, loan in late.items():
-                    if now - began > loan.patience:
-                        self._loans.pop(number, None)
+                for number, access in late.items():
+                    if now - began > access.patience:
+                        self._accesses.pop(number, None)
                         _log.warning(
                             "A step has waited %d s for another thread that uses a "
                             "variable of the optimizer, and goes on. If that thread keeps the "
@@ -379,7 +379,7 @@ class ShardGroups:
 
     # The collector calls it, on any thread: it only takes notes.
     def _gone(self, shard_group: ShardGroup, handle: int) -> None:
-        self._parted.pop(handle, None)
+        self._sharded.pop(handle, None)
         self._steppers.pop(handle, None)
         self._taped.discard(handle)
         states.pop(handle, None)

@@ -24,7 +24,7 @@ from tf_fuse.sharded_variable.local_shards import (
     ShardRanges,
     inherited_name,
     mark_name,
-    part_name,
+    shard_name,
     usable,
 )
 from tf_fuse.sharded_variable.named_variables import Named, aside, handle_in_graph, read_in_graph
@@ -75,7 +75,7 @@ class UnshardCounts:
 
 
 class Unsharder:
-    """Gives the variables of this process's replicas the values that all replicas' parts have."""
+    """Gives the variables of this process's replicas the values that all replicas' shards have."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Unsharder:
         """Take the shards to put together.
 
         Args:
-          scope: beginning of the parts' names.
+          scope: beginning of the shards' names.
           held: what is sharded.
           replicas: of this process.
           copies: of what replicas have.
@@ -139,19 +139,19 @@ class Unsharder:
         for i in chunk:
             one = self._held[i]
             with aside(self._device):
-                pieces = []
+                shards = []
                 first = self._replicas[: len(self._replicas) // self._groups]
                 for replica in sorted(first, key=lambda r: one.owns[r.rank]):
                     own, (begin, _) = one.owns[replica.rank], one.range(replica.rank)
-                    part = array_ops.identity(replica.parts[i].read())
-                    pieces.append(part[own[0] - begin : own[1] - begin])
-                whole = array_ops.reshape(array_ops.concat(pieces, 0), one.shape)
+                    shard = array_ops.identity(replica.shards[i].read())
+                    shards.append(shard[own[0] - begin : own[1] - begin])
+                whole = array_ops.reshape(array_ops.concat(shards, 0), one.shape)
             for replica in self._replicas:
                 with aside(replica.device):
                     replica.assign(i, array_ops.identity(whole))
 
     def _choose_sources(self, version: int) -> None:
-        """Choose whom to read: the own group, or who has the parts of those that have left."""
+        """Choose whom to read: the own group, or who has the shards of those that have left."""
         own = self._copies.own_group(self._groups)
         if not all(rank in own for rank, _ in self._sources):
             self._sources = self._others(version, "it did not answer before")
@@ -169,11 +169,11 @@ class Unsharder:
         return self._peers.own[0]
 
     def _handed_here(self, version: int) -> list[int]:
-        """Return whose parts this process was handed."""
+        """Return whose shards this process was handed."""
         return usable(self._inherited(), version, self._has_begun)
 
     def _handed_to(self, heir: int, version: int) -> list[int]:
-        """Return whose parts a process was handed, as far as it answers."""
+        """Return whose shards a process was handed, as far as it answers."""
         if heir in self._peers.own:
             return self._handed_here(version)
         return self._copies.handed(self._scope, heir, version, self._has_begun)
@@ -205,7 +205,7 @@ class Unsharder:
     def _wait_for_others(self, version: int) -> None:
         """Return when all replicas have ended the last step that this one has ended.
 
-        They write their parts when they have what they need of this one; nothing in a step waits
+        They write their shards when they have what they need of this one; nothing in a step waits
         for that, since weights are gathered in the next one. (One that has left had ended it.)
         """
 
@@ -244,7 +244,7 @@ class Unsharder:
             wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def _join(self, chunk: Sequence[int], version: int) -> None:
-        # Those that have others' parts may leave, too, one after the other.
+        # Those that have others' shards may leave, too, one after the other.
         for _ in self._peers.devices:
             try:
                 return self._join_from(chunk, version)
@@ -258,7 +258,7 @@ class Unsharder:
 
     def _join_from(self, chunk: Sequence[int], version: int) -> None:
         reader = self._reader()
-        # Who has been handed parts overwrites none.
+        # Who has been handed shards overwrites none.
         others = [r for r, h in self._sources if r == h and r not in self._peers.own]
         handed = {rank: heir for rank, heir in self._sources if rank != heir}
         overwritten: tuple[int, ...] = ()
@@ -288,15 +288,15 @@ class Unsharder:
             whole.destroy()
 
     def _are_still(self, handed: Mapping[int, int], marks: Sequence[Any], version: int) -> bool:
-        """Return whether what was read of others' parts was not handed over anew meanwhile.
+        """Return whether what was read of others' shards was not handed over anew meanwhile.
 
         Args:
-          handed: whose parts, and who has them.
+          handed: whose shards, and who has them.
           marks: INHERITED of each of those, in front of the reads and after them.
           version: as of `join`.
 
         Raises:
-          tf.errors.UnavailableError: a part is not there any more.
+          tf.errors.UnavailableError: a shard is not there any more.
         """
         for i, (rank, heir) in enumerate(handed.items()):
             before, after = marks[2 * i], marks[2 * i + 1]
@@ -328,25 +328,25 @@ class Unsharder:
         assigned = []
         for i in chunk:
             one = self._held[i]
-            pieces = []
+            found = []
             for rank, holder in self._sources:
                 own = one.owns[rank]
                 if own[0] == own[1]:
                     continue
                 begin, end = one.range(rank)
-                name = part_name(self._scope, i)
+                name = shard_name(self._scope, i)
                 if rank != holder:
                     name = inherited_name(self._scope, i, rank)
                 elif rank in overwritten:
                     name = f"{name}{KEPT}"
                 device = tf.device(self._peers.devices[holder])
                 with device, tf.control_dependencies(before.get(rank, [])):
-                    part = read_in_graph(name, one.dtype, [end - begin])
-                    reads[rank].append(part.op)
-                    pieces.append((own, part[own[0] - begin : own[1] - begin]))
+                    shard = read_in_graph(name, one.dtype, [end - begin])
+                    reads[rank].append(shard.op)
+                    found.append((own, shard[own[0] - begin : own[1] - begin]))
             with tf.device(self._device):
-                parts = [piece for _, piece in sorted(pieces, key=lambda p: p[0])]
-                whole = tf.reshape(tf.concat(parts, 0), one.shape)
+                shards = [shard for _, shard in sorted(found, key=lambda p: p[0])]
+                whole = tf.reshape(tf.concat(shards, 0), one.shape)
                 name = self._whole_name(i)
                 handle = handle_in_graph(name, one.dtype, one.shape)
                 assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=whole))

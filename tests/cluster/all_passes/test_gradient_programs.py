@@ -215,7 +215,7 @@ class _Replicas(_Case):
         def function(flag):
             return self._strategy.run(replica, args=(flag,))
 
-        for _ in range(2):  # (Where weights are in parts, the second step gathers them.)
+        for _ in range(2):  # (Where weights are in shards, the second step gathers them.)
             values = function(tf.constant(flag))
         results = [one for v in values for one in self._strategy.experimental_local_results(v)]
         state = [one.numpy() for one in [*variables, *optimizer.momentums]]

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tests import scripted
 from tests.cluster.layout import processes as layout_processes
 from tf_fuse import layout
-from tf_fuse.layout.execution.communication import meetings
+from tf_fuse.layout.execution.communication import barriers
 
 NUMBER, JOBS = int(sys.argv[1]), sys.argv[2]
 ROWS = 8
@@ -51,7 +51,7 @@ def main() -> None:
 
     found = [said(fine), said(wrong), said(fine)]
     # The first one does not fail, so the second one waits in vain.
-    meetings.FAILURE_LIMIT_S = 1
+    barriers.FAILURE_LIMIT_S = 1
     last = {"ids": np.full(2, ROWS, np.int32), "shape": wrong}[os.environ["LAYOUT_TEST_FAILURE"]]
     found.append(said(last if NUMBER else fine))
     # Not by a barrier: over grpc the coordination service is lost. Here each waits for the other.

@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 
 from tests.cluster.layout import processes as layout_processes
 from tf_fuse import layout
-from tf_fuse.layout.execution.communication import meetings
+from tf_fuse.layout.execution.communication import barriers
 
 NUMBER, JOBS = int(sys.argv[1]), sys.argv[2]
 LIMIT_S = 3
@@ -38,17 +38,17 @@ def main() -> None:
     names = {"weight": ["rows", None]}
     args = [tf.TensorSpec([4, 8])]
     plan = layout.plan(step, mesh, args, mode="propagate", rules="rows:x", dimensions=names)
-    met: list[str] = []
+    reached: list[str] = []
     ours = context.context()
     wait = ours.wait_at_barrier
-    ours.wait_at_barrier = lambda name, limit: (met.append(name), wait(name, limit))
+    ours.wait_at_barrier = lambda name, limit: (reached.append(name), wait(name, limit))
     run = layout.execute(plan, devices)
     model = keras.Model(inputs=(given := keras.Input((8,))), outputs=keras.layers.Dense(2)(given))
     model.layers[1].kernel._value = weight
     found: dict[str, Any] = {"first": float(run(tf.ones([4, 8])))}
     said = "nothing"
     if NUMBER == 0:
-        before, meetings.MEETING_LIMIT_S = meetings.MEETING_LIMIT_S, LIMIT_S
+        before, barriers.BARRIER_LIMIT_S = barriers.BARRIER_LIMIT_S, LIMIT_S
         with tempfile.TemporaryDirectory() as folder:
             callback = keras.callbacks.ModelCheckpoint(
                 f"{folder}/best.weights.h5", save_weights_only=True
@@ -58,19 +58,19 @@ def main() -> None:
                 callback.on_epoch_end(0, {})
             except layout.LayoutError as error:
                 said = str(error)
-        meetings.MEETING_LIMIT_S = before
+        barriers.BARRIER_LIMIT_S = before
     # What another one reads before would be what the first one waits for.
     wait("after the first one", 200_000)
     # Nothing was begun that the others are waited for in, so reading and training go on, also where
-    # the name of the meeting that failed is used again.
+    # the name of the barrier that failed is used again.
     found["after"] = [float(np.sum(weight.numpy())) for _ in range(2)]
     found["second"] = float(run(tf.ones([4, 8])))
     found["read"] = float(np.sum(weight.numpy()))
-    met.clear()
+    reached.clear()
     for _ in range(20):
         run(tf.ones([4, 8]))
         weight.numpy()
-    found["meetings"] = [len(met), len(set(met))]
+    found["barriers"] = [len(reached), len(set(reached))]
     layout_processes.end(NUMBER, {**found, "said": said})
 
 

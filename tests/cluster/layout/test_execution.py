@@ -187,7 +187,7 @@ def test_a_process_that_saves_alone_gets_an_error_and_goes_on(isolated_env, tmp_
     assert first == second == {
         "first": 128.0, "after": [32.0, 32.0], "second": 192.0, "read": 48.0,
         # The coordination service keeps each name that it was asked for.
-        "meetings": [20, 8],
+        "barriers": [20, 8],
     }  # fmt: skip
 
 

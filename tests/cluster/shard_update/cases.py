@@ -179,7 +179,7 @@ def _optimizer(keras: Any, library: str, name: str, options: dict[str, Any]) -> 
 
 
 def _carry_out(function: Any, replicas: Any, prefix: str, exact: bool) -> dict[str, Any]:
-    """Gives a function its new body, and its slots their parts."""
+    """Gives a function its new body, and its slots their shards."""
     from tensorflow.python.eager import context as context_module
     from tensorflow.python.ops import handle_data_util
 

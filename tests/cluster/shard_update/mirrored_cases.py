@@ -122,7 +122,7 @@ def train(
     import tf_fuse
 
     updates = getattr(context.context(), "_tf_fuse_updates", None)
-    held = [(*b.bytes(), b.is_parted, b.version) for b in updates.shard_groups()] if on else []
+    held = [(*b.bytes(), b.is_sharded, b.version) for b in updates.shard_groups()] if on else []
     every = [v for mirrored in optimizer.variables for v in mirrored._value.values]
     every += [v for mirrored in model.trainable_variables for v in mirrored._value.values]
     functions = tf_fuse.weight_update_report()["functions"][-1:]

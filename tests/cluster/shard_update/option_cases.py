@@ -131,7 +131,7 @@ class ShardUpdateOptionCases:
         return self._trained.everyone_reads(0)
 
     def allocated(self) -> int:
-        """Bytes of the values of the optimizer's variables and their parts, as TensorFlow has them.
+        """Bytes of the values of the optimizer's variables and their shards, as TensorFlow has.
 
         A variable without a value has none; to look at it is not to read it.
         """
@@ -249,12 +249,12 @@ class _Trained:
         return hashlib.sha256(bits).hexdigest()
 
     def held(self) -> list[tuple[int, int, bool, int]]:
-        """Of each shard group the bytes here, those of all, whether in parts, and steps."""
+        """Of each shard group the bytes here, those of all, whether in shards, and steps."""
         from tensorflow.python.eager import context
 
         updates = getattr(context.context(), "_tf_fuse_updates", None)
         shard_groups = [] if updates is None else updates.shard_groups()
-        return [(*b.bytes(), b.is_parted, b.version) for b in shard_groups]
+        return [(*b.bytes(), b.is_sharded, b.version) for b in shard_groups]
 
     def checkpoint(self) -> Any:
         """Of everything."""

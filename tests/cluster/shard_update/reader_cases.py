@@ -27,7 +27,7 @@ from tests.cluster.shard_update.readers import make_readers, tf_context
 
 
 class ShardUpdateReaderCases:
-    """Cases of `collectives.cases.Member`: readers of what is in parts."""
+    """Cases of `collectives.cases.Member`: readers of what is in shards."""
 
     rank: int
     ranks: int
@@ -56,8 +56,8 @@ class ShardUpdateReaderCases:
           args: of the optimizer.
 
         Returns:
-          By reader what it gave; and `losses`, `weights`, `slots` at the end, and `parted`: how
-          many variables were in parts before each read, and in the middle of some.
+          By reader what it gave; and `losses`, `weights`, `slots` at the end, and `sharded`: how
+          many variables were in shards before each read, and in the middle of some.
         """
         self._switch(on)
         if schedule:
@@ -69,7 +69,7 @@ class ShardUpdateReaderCases:
             trained.checkpoint().read(restored).assert_consumed()
         trained.folder = Path(folder) / ("on" if on else "off")
         trained.folder.mkdir(parents=True, exist_ok=True)
-        told: dict[str, Any] = {"parted": trained.were_parted}
+        told: dict[str, Any] = {"sharded": trained.were_sharded}
         for reader in readers:
             trained.step()
             trained.look()
@@ -100,10 +100,10 @@ class ShardUpdateReaderCases:
             self._switch(on)
         for _ in range(steps):
             trained.step()
-        parted = trained.parted()
+        sharded = trained.count_sharded()
         if saved and self.rank == 0:
             trained.checkpoint().write(saved)
-        return {"parted": parted, **trained.state()}
+        return {"sharded": sharded, **trained.state()}
 
     def makes_steps(self, steps: int) -> None:
         """Goes on with the training of `between_steps`, and reads nothing."""
@@ -160,7 +160,7 @@ class ShardUpdateReaderCases:
         return [*told, (tf.train.latest_checkpoint(folder) or "").rpartition("-")[2]]
 
     def read_by_a_thread(self, on: bool, steps: int) -> dict[str, Any]:
-        """Trains while another thread reads and assigns what is in parts.
+        """Trains while another thread reads and assigns what is in shards.
 
         Returns:
           As `goes_on`, and `read`: by variable, the digests of the values that the thread read;

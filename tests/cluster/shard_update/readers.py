@@ -37,7 +37,7 @@ def make_readers(member: Any, library: str, optimizer: str, args: dict[str, Any]
         with readers.strategy.scope():
             readers.optimizer = type(readers.optimizer)(rate, **args)
             readers.optimizer.build(readers.model.trainable_variables)
-    readers.member, readers.library, readers.were_parted = member, library, []
+    readers.member, readers.library, readers.were_sharded = member, library, []
     return readers
 
 
@@ -50,21 +50,21 @@ class _Readers:
     folder: Path
     library: str
     member: Any
-    were_parted: list[int]
+    were_sharded: list[int]
 
     def look(self) -> None:
-        """Notes how many variables are in parts."""
-        self.were_parted.append(self.parted())
+        """Notes how many variables are in shards."""
+        self.were_sharded.append(self.count_sharded())
 
-    def parted(self) -> int:
-        """How many variables are in parts."""
+    def count_sharded(self) -> int:
+        """How many variables are in shards."""
         updates = getattr(tf_context(), "_tf_fuse_updates", None)
         shard_groups = [] if updates is None else updates.shard_groups()
         mine = {id(getattr(v, "_value", v)._values[0].__dict__["_handle"]) for v in self.slots()}
         return sum(
             sum(id(handle) in mine for handle in shard_group.handles())
             for shard_group in shard_groups
-            if shard_group.is_parted
+            if shard_group.is_sharded
         )
 
     def state(self) -> dict[str, Any]:

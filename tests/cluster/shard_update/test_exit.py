@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A replica that ends hands its parts of the state over first, and keeps nobody waiting."""
+"""A replica that ends hands its shards of the state over first, and keeps nobody waiting."""
 
 import contextlib
 import functools

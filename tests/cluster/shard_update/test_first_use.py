@@ -59,9 +59,9 @@ def test_the_bits_of_stock(ranks, optimizer, args, slots):
     here = ranks.values("gathered", optimizer=optimizer, **args)
     check_equal(stock, here)
     for result in here:
-        held, whole, is_parted, version = result["held"][-1]
-        # The weights are in parts like the optimizer's state.
-        assert (whole, is_parted, version) == (4 * (slots + 1) * ELEMENTS, True, _STEPS)
+        held, whole, is_sharded, version = result["held"][-1]
+        # The weights are in shards like the optimizer's state.
+        assert (whole, is_sharded, version) == (4 * (slots + 1) * ELEMENTS, True, _STEPS)
         assert held <= whole // ranks.size + (slots + 1) * len(SIZES) * 2 * 64 * 4
     _check_all_first(ranks)
     for rank, report in enumerate(ranks.values("report")):
@@ -70,7 +70,7 @@ def test_the_bits_of_stock(ranks, optimizer, args, slots):
         assert function["whole_state_bytes"] == whole
         assert f"{6 * slots} variables of the optimizer and 6 weights" in ranks.log(rank)
         assert (
-            _last_column(ranks.log(rank)).count("in parts, gathered before its first use, in f")
+            _last_column(ranks.log(rank)).count("in shards, gathered before its first use, in f")
             >= 6
         )
 

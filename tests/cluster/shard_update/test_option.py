@@ -30,8 +30,8 @@ def _both(ranks, **args):
 def test_state_is_in_parts(ranks, optimizer, slots):
     for result in _both(ranks, optimizer=optimizer):
         held = result["held"][-1]
-        here, whole, is_parted, version = held
-        assert (whole, is_parted, version) == (4 * slots * ELEMENTS, True, _STEPS)
+        here, whole, is_sharded, version = held
+        assert (whole, is_sharded, version) == (4 * slots * ELEMENTS, True, _STEPS)
         # Of each slot a part, and what fills its first and last vector register.
         assert here <= whole // ranks.size + slots * 6 * 2 * 64 * 4
 
@@ -80,7 +80,7 @@ def test_report(ranks):
         assert (function["sharded"], function["reason"]) == (True, "")
         assert (function["variables"], function["steps"]) == (6, 3)
         # (Afterwards, `trained` has read them.)
-        assert not function["is_parted"]
+        assert not function["state_is_sharded"]
         assert function["whole_state_bytes"] == 4 * ELEMENTS
         assert function["state_bytes"] < function["whole_state_bytes"]
         (bucket,) = function["buckets"]
@@ -210,7 +210,7 @@ def test_what_is_sharded_wrongly_is_not_run(ranks):
         function = report["functions"][-1]
         assert (function["sharded"], function["reason"]) == (False, "verification")
         assert function["detail"] == "it is wrong on purpose"
-        assert (function["variables"], function["is_parted"]) == (0, False)
+        assert (function["variables"], function["state_is_sharded"]) == (0, False)
         assert ranks.log(rank).count("is wrong: it is wrong on purpose. Training goes on") == 1
 
 

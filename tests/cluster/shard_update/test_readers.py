@@ -31,14 +31,14 @@ def ranks():
         yield ranks
 
 
-def _both(ranks, folder, readers, parted, **args):
-    """With the option off and on; how many slots are in parts before and during the reads."""
+def _both(ranks, folder, readers, sharded_counts, **args):
+    """With the option off and on; how many slots are in shards before and during the reads."""
     args = {"folder": str(folder), "readers": readers, **args}
     whole = ranks.values("between_steps", on=False, **args)
     sharded = ranks.values("between_steps", on=True, **args)
     for one, other in zip(whole, sharded, strict=True):
-        assert other.pop("parted") == parted
-        assert set(one.pop("parted")) == {0}
+        assert other.pop("sharded") == sharded_counts
+        assert set(one.pop("sharded")) == {0}
         assert one == other
     return sharded
 
@@ -50,12 +50,12 @@ def _goes_on(result):
 
 def test_keras(ranks, tmp_path):
     # The last three have other functions in between: of three weights, of one slot each, and none.
-    parted = [12] * 9 + [6, 12, 6, 12, 0]
-    results = _both(ranks, tmp_path, _KERAS, parted)
+    sharded_counts = [12] * 9 + [6, 12, 6, 12, 0]
+    results = _both(ranks, tmp_path, _KERAS, sharded_counts)
     saved = results[0]["model_is_saved"]
     assert [len(digest) for digest in saved] == [64, 64]
     for result in results:
-        # (Each function had its parts in between.)
+        # (Each function had its shards in between.)
         assert result["variables_are_read"] == [result["variables_are_read"][0]] * 5
 
 
@@ -82,7 +82,7 @@ def test_training_goes_on_without_the_plugin_and_with_it_again(ranks, tmp_path):
     reads = {"folder": str(tmp_path), "readers": ["variables_are_read"] * 2}
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     ranks.values("between_steps", on=True, **reads)
-    assert ranks.values("goes_on", steps=1, saved=one)[0]["parted"] == 12
+    assert ranks.values("goes_on", steps=1, saved=one)[0]["sharded"] == 12
     expected = [_goes_on(result) for result in ranks.values("goes_on", steps=2)]
     with Ranks(["grpc"] * 2, server=False) as plain:
         results = plain.values("between_steps", on=False, restored=one, **reads)
@@ -96,7 +96,7 @@ def test_training_goes_on_without_the_plugin_and_with_it_again(ranks, tmp_path):
                 ("no_group", "the workers run the protocol 'grpc', not 'grpc+fuse'"),
             ]
     results = ranks.values("between_steps", on=True, restored=two, **reads)
-    assert [result["parted"] for result in results] == [[12, 12]] * 2
+    assert [result["sharded"] for result in results] == [[12, 12]] * 2
     assert [_goes_on(result) for result in results] == expected
 
 
@@ -173,6 +173,6 @@ def test_counters_and_explain(ranks, tmp_path, capsys):
     (tmp_path / "report.json").write_text(json.dumps(report))
     assert cli.main(["explain", str(tmp_path / "report.json")]) == 0
     out = capsys.readouterr().out
-    assert "Gradients: 6 updated in parts, 0 whole." in out
+    assert "Gradients: 6 updated in shards, 0 whole." in out
     assert f"in place of {2 * 4 * elements:,}." in out
     assert "sharding it saves 0.00 ms" in out

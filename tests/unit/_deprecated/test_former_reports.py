@@ -35,6 +35,7 @@ def _former():
     report = json.loads(text.replace('"nothing_to_shard"', '"nothing_to_cut"'))
     for function in report["functions"]:
         function["packs"] = function.pop("buckets")
+        function["is_parted"] = function.pop("state_is_sharded")
     return report
 
 
@@ -54,6 +55,8 @@ def test_a_program_can_read_the_former_names():
     function, _ = _report()["functions"]
     with pytest.warns(DeprecationWarning, match="^key 'packs' is deprecated .* use 'buckets'$"):
         assert function["packs"] is function["buckets"]
+    with pytest.warns(DeprecationWarning, match="^key 'is_parted' .* use 'state_is_sharded'$"):
+        assert function["is_parted"] is function["state_is_sharded"] is False
 
 
 def test_explain_reads_a_former_report(capsys):

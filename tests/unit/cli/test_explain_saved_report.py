@@ -69,7 +69,7 @@ def test_tables_and_sums(report, tmp_path, capsys, monkeypatch):
         "here; 7 steps"
     ) in lines
     assert "train.py:42 (3)" in lines
-    assert "reduce gradient_0 1000 x 1000 4,000,000 in parts" in lines
+    assert "reduce gradient_0 1000 x 1000 4,000,000 in shards" in lines
     not_elementwise = f"{REASONS['not_elementwise']}: some/node"
     assert f"reduce gradient_2 1000 x 1000 4,000,000 {not_elementwise}" in lines
     assert f"not sharded: {FUNCTION_REASONS['verification']}" in lines
@@ -85,14 +85,14 @@ def test_tables_and_sums(report, tmp_path, capsys, monkeypatch):
         "collective_us=500, share_us=200 (measured by someone)."
     )
     assert lines.count(estimated) == 3
-    sums = lines[lines.index("Gradients: 2 updated in parts, 5 whole.") :]
+    sums = lines[lines.index("Gradients: 2 updated in shards, 5 whole.") :]
     assert sums == [
-        "Gradients: 2 updated in parts, 5 whole.",
+        "Gradients: 2 updated in shards, 5 whole.",
         "escapes: 1",
         "no_profit: 2",
         "not_elementwise: 1",
         "verification: 1",
-        "The optimizer's variables in parts: 8,000,000 bytes here, in place of 16,000,000.",
+        "The optimizer's variables in shards: 8,000,000 bytes here, in place of 16,000,000.",
     ]
 
 

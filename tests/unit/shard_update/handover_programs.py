@@ -51,7 +51,7 @@ def a_step_that_all_have_begun():
         one.lose(1)
         assert is_error(one) == "error"
         (line, *more) = log
-        assert line.startswith("This replica's part of the optimizer's state after step 3 is lost")
+        assert line.startswith("This replica's shard of the optimizer's state after step 3 is lost")
         assert "a step has changed it that has failed" in line
         assert [("is lost if this process is killed now" in text) for text in more] == (
             [True] if after_sigterm else []
@@ -89,7 +89,7 @@ def a_step_that_one_has_not_begun():
 
 
 def another_step_after_the_handover():
-    """Who begins one says so, where its parts are."""
+    """Who begins one says so, where its shards are."""
     one, other = start_replicas()
     other.leave(after_sigterm=True)
     assert one.marks() == [-1, 3]
@@ -210,8 +210,10 @@ def no_time():
     """Nobody is asked, and no step is waited for."""
     os.environ["TF_FUSE_EXIT_WAIT_S"] = "0"
     _, other = start_replicas()
-    other.leaving.leave()
-    other.leaving.may_end(exit_handover.time.monotonic() + exit_handover.seconds_to_leave(True))
+    other.exit_barrier.leave()
+    other.exit_barrier.may_end(
+        exit_handover.time.monotonic() + exit_handover.seconds_to_leave(True)
+    )
     assert other.readers[0].asked == []
     assert log == []
 
@@ -219,7 +221,7 @@ def no_time():
 def a_forked_child():
     """Its end is not that of the replica."""
     _, other = start_replicas()
-    other.leaving._pid += 1
+    other.exit_barrier._pid += 1
     other.leave()
     other.leave(after_sigterm=True)
     assert other.readers[0].asked == []
@@ -266,7 +268,7 @@ def three_replicas():
     assert one.read() == [3.0]
     # It does not ask those first that have left.
     asked = len(one.all.asked)
-    one.shard_group.is_parted = True
+    one.shard_group.is_sharded = True
     assert one.read() == [3.0]
     assert len(one.all.asked) == asked + 1
     assert inherited_name("scope", 0, 1) == "scope/0/of/1"
@@ -278,7 +280,7 @@ def all_are_asked_at_once():
     both = threading.Barrier(2, timeout=60)
 
     def wait(key):
-        if key[0] == "leaving" and not both.broken and both.n_waiting < 2 and len(met) < 2:
+        if key[0] == "exiting" and not both.broken and both.n_waiting < 2 and len(met) < 2:
             met.append(key)
             both.wait()
 

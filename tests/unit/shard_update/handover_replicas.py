@@ -61,7 +61,7 @@ class _Replica:
         owns = tuple((32 * i, 32 * i + 32) for i in range(count))
         held = [ShardRanges((32 * count,), tf.float32, owns)]
         self.shard_group = self.state.shard_group(held, {rank: [self.variable.handle]})
-        self.leaving = exit_handover.ExitBarrier(peers, self.state, self.readers)
+        self.exit_barrier = exit_handover.ExitBarrier(peers, self.state, self.readers)
 
     def step(self):
         """One whole step."""
@@ -69,12 +69,12 @@ class _Replica:
             self.write(self.shard_group.version + 1)
 
     def write(self, number):
-        """What a step does to the part."""
-        part = self.shard_group._replicas[0].parts[0]
-        part.assign(tf.fill(part.read().shape, float(number)))
+        """What a step does to the shard."""
+        shard = self.shard_group._replicas[0].shards[0]
+        shard.assign(tf.fill(shard.read().shape, float(number)))
 
     def fail(self, number=None):
-        """A step that fails, perhaps after it has changed the part."""
+        """A step that fails, perhaps after it has changed the shard."""
         try:
             with self.state.step(self.shard_group):
                 if number is not None:
@@ -86,7 +86,7 @@ class _Replica:
     def leave(self, after_sigterm=False):
         """Hands over."""
         until = exit_handover.time.monotonic() + 60
-        (self.leaving.may_end if after_sigterm else self.leaving.leave)(until)
+        (self.exit_barrier.may_end if after_sigterm else self.exit_barrier.leave)(until)
 
     def dies(self, *others):
         """Cannot be reached any more; what it has goes wrong."""

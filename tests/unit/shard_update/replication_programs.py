@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs of several replicas, which meet in all-reduces, and what each replica gets.
+"""Random programs of several replicas, with all-reduces, and what each replica gets.
 
 A program is traced, to be analysed, with TensorFlow's operations for all-reduces. Replicas run it
 as Python, each in a thread, and put there what they reduce into a `Collective`.
@@ -271,17 +271,17 @@ def run(steps, owns):
       Of each replica its tensors and what its variables are then; None if they would wait for each
       other for ever.
     """
-    meeting, results, wrong = Collective(), {}, []
+    collective, results, wrong = Collective(), {}, []
 
     def replica(rank):
         try:
-            results[rank] = _run_one(meeting, rank, steps, owns[rank])
+            results[rank] = _run_one(collective, rank, steps, owns[rank])
         except StuckError:
             results[rank] = None
         except Exception as error:
             wrong.append(error)
         finally:
-            meeting.leave()
+            collective.leave()
 
     threads = [threading.Thread(target=replica, args=(rank,)) for rank in range(REPLICAS)]
     for thread in threads:
@@ -294,9 +294,9 @@ def run(steps, owns):
     return None if any(one is None for one in ordered) else ordered
 
 
-def _run_one(meeting, rank, steps, own):
+def _run_one(collective, rank, steps, own):
     def reduce(site, tensor, how="all"):
-        return tf.constant(meeting.reduce(rank, site, tensor.numpy(), how))
+        return tf.constant(collective.reduce(rank, site, tensor.numpy(), how))
 
     variables = _variables()
     mine, limit = tf.constant(own[0]), tf.constant(own[1])

@@ -176,7 +176,7 @@ def test_a_dead_task_is_not_asked_again_for_a_while(monkeypatch):
 
 def test_who_was_handed_parts_of_the_last_step_is_read(caplog):
     dead = {1: [_DEAD], 3: [_DEAD], 5: [_DEAD]}
-    # Rank 2 was handed parts of an older step, and rank 4 those of rank 3, which are the same.
+    # Rank 2 was handed shards of an older step, and rank 4 those of rank 3, which are the same.
     copies = _copies(dead | {2: [(0, (-1, 6, -1, -1, -1, -1))], 4: [(0, (-1, 6, -1, 7, -1, -1))]})
     assert _others(copies) == ((0, 0), (3, 4))
     # This process itself is not asked, and nobody else is.

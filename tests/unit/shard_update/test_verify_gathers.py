@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The verifier finds each thing that could be wrong with weights that are in parts."""
+"""The verifier finds each thing that could be wrong with weights that are in shards."""
 
 import os
 import re
@@ -73,8 +73,8 @@ def test_the_verifier_finds_what_no_all_reduce_waits_for():
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [
-        (_gathered_twice, "is in parts, and gathered 2 times"),
-        (_gathers_another, "is in parts, and gathered [02] times"),
+        (_gathered_twice, "is in shards, and gathered 2 times"),
+        (_gathers_another, "is in shards, and gathered [02] times"),
         (_splits_otherwise, r"splits \w+ at \[0, 6, 12\], not at \[0, 12, 12\]"),
         (_changed_early, "changes .* before all replicas are in the step"),
     ],

@@ -33,7 +33,7 @@ class _Reader:
         return [-1, -1]
 
 
-def _parted(reader, is_weight):
+def _sharded_group(reader, is_weight):
     variables = [tf.Variable(tf.zeros([4])) for _ in range(2)]
     held = [
         ShardRanges((4,), tf.float32, ((0, 2), (2, 4)), is_weight=one) for one in (False, is_weight)
@@ -49,32 +49,32 @@ def _parted(reader, is_weight):
 
 def test_values_are_read_when_all_have_ended_the_step():
     reader = _Reader([0, 1, 2])
-    _parted(reader, True).join()
+    _sharded_group(reader, True).join()
     assert reader.asked == ["ended"] * 3 + ["values"]
 
 
 def test_a_replica_that_is_ahead_is_not_waited_for():
     # A step without an all-reduce waits for nobody.
     reader = _Reader([3])
-    _parted(reader, True).join()
+    _sharded_group(reader, True).join()
     assert reader.asked == ["ended", "values"]
 
 
 def test_slots_alone_are_there_when_the_weights_are():
     reader = _Reader([])
-    _parted(reader, False).join()
+    _sharded_group(reader, False).join()
     assert reader.asked == ["values"]
 
 
 def test_a_replica_that_does_not_end_its_step_is_an_error(monkeypatch):
     monkeypatch.setenv("TF_FUSE_STATE_TIMEOUT_S", "0")
     reader = _Reader([1] * 1000)
-    shard_group = _parted(reader, True)
+    shard_group = _sharded_group(reader, True)
     with pytest.raises(tf.errors.DeadlineExceededError) as caught:
         shard_group.join()
     assert f"{_OTHER} has ended step 1, and not step 2, after 0 s" in str(caught.value)
     assert "values" not in reader.asked
-    assert shard_group.is_parted
+    assert shard_group.is_sharded
 
 
 class _Handle:

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Who may use variables that are in parts, and by which names."""
+"""Who may use variables that are in shards, and by which names."""
 
 import gc
 import os
@@ -61,7 +61,7 @@ def test_a_step_asks_each_shard_group_once_for_its_handles():
     handles = [object() for _ in range(100)]
     groups = Group(), Group()
     state = ShardGroups(None)
-    state._parted = {id(handle): groups[i % 2] for i, handle in enumerate(handles)}
+    state._sharded = {id(handle): groups[i % 2] for i, handle in enumerate(handles)}
     ids = {id(handle) for handle in handles}
     assert state._together({id(handles[0]), 5}) == ids | {5}
     del asked[:]
@@ -78,12 +78,12 @@ def test_strategies_that_share_a_device_share_no_names():
 
 
 class _Bundle:
-    """Variables whose values go into the parts, and come back, without other replicas."""
+    """Variables whose values go into the shards, and come back, without other replicas."""
 
     def __init__(self, number, held, handles, reader):
         self.number, self.held, self.key = number, held, number
         self._handles = [handle for one in handles.values() for handle in one]
-        self.version, self.is_parted, self.joins = 0, False, UnshardCounts()
+        self.version, self.is_sharded, self.joins = 0, False, UnshardCounts()
         self._values = []
 
     def handles(self):
@@ -103,7 +103,7 @@ class _Bundle:
 
         self.version += 1
         self._values = [value + 1 for value in self._values]
-        self.is_parted = True
+        self.is_sharded = True
         for handle in self._handles:
             _native.load().tf_fuse_close_variable(handle, type_name=TYPE_NAME)
 
@@ -112,7 +112,7 @@ class _Bundle:
 
         for handle, value in zip(self._handles, self._values, strict=True):
             _native.load().tf_fuse_open_variable(handle, value)
-        self.is_parted = False
+        self.is_sharded = False
 
 
 def _read(handle):
@@ -218,7 +218,7 @@ def test_a_step_waits_for_another_threads_operation(parted):
         order = []
         handle = variables[0].handle
         thread = _steps(state, shard_group, order)
-        # Who has one on loan gets another one: the step waits for both.
+        # Who has an access gets another one: the step waits for both.
         order.append((_read(handle).numpy().tolist(), variables[1].numpy().tolist()))
         del handle
         thread.join(60)
@@ -271,7 +271,7 @@ def test_a_step_does_not_wait_for_a_function_that_waits_for_others(parted):
 
 def test_a_step_does_not_wait_for_a_handle_that_is_kept(parted, monkeypatch, caplog):
     state, shard_group, (variable, _) = parted
-    monkeypatch.setattr(state_module, "_LONGEST_LOAN_S", 0.0)
+    monkeypatch.setattr(state_module, "_LONGEST_ACCESS_S", 0.0)
 
     def keep():
         handle = variable.handle

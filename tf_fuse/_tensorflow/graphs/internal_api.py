@@ -129,7 +129,7 @@ MEMBERS = (
         "tensorflow.dtensor.python.config",
         "num_clients",
         Takes(),
-        "to know how many processes meet",
+        "to know how many processes run",
         _LAYOUT,
     ),
     Member(

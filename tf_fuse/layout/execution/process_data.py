@@ -200,7 +200,7 @@ class ProcessParts:
     def _exchanged(self, mine: int) -> list[int]:
         if self.num_shards == 1:
             return [mine]
-        self._communicator.meet("feed a batch")
+        self._communicator.barrier("feed a batch")
         return self._communicator.all_processes(mine)
 
     def _different(self, all_: Sequence[int], what: str, count: int) -> list[str]:

@@ -201,7 +201,7 @@ class Reductions:
         self._exact = exact
 
     def of(self, node: Any) -> Reduction | tuple[str, str]:
-        """Return the reduction that a node is; or why it cannot be done by parts, and where."""
+        """Return the reduction that a node is; or why it cannot be done by shards, and where."""
         tensor = data_inputs(node)[0]
         (output,) = self._view.outputs(node)
         shape, result = self._shapes.get(tensor), self._shapes.get(output)

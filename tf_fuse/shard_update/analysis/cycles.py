@@ -94,10 +94,10 @@ class _Waits:
                 if self._view.nodes[use.node].op == "SplitV":
                     self._remove(use.node)
             packed = data_inputs(bucket.reduce)[0]
-            if list(bucket.parts) != [packed]:
+            if list(bucket.tensors) != [packed]:
                 self._remove(_maker(packed))
             self._data[bucket.node] = []
-            self._more[bucket.node].update(map(_maker, [*bucket.parts, *self._keys(bucket)]))
+            self._more[bucket.node].update(map(_maker, [*bucket.tensors, *self._keys(bucket)]))
         for cluster in bucket.sharded:
             is_argument = cluster.root in self._view.arguments
             self._instead[cluster.root] = "" if is_argument else bucket.node

@@ -87,20 +87,20 @@ class ClusterFinder:
         return bucket
 
     def _bucket(self, node: Any, whole: str) -> Bucket:
-        parts = self._parts(data_inputs(node)[0], node)
-        roots = self._roots(whole, len(parts))
+        tensors = self._tensors(data_inputs(node)[0], node)
+        roots = self._roots(whole, len(tensors))
         if roots is None:
             if self._known.shape(whole) is None:
-                return Bucket(node.name, tuple(parts), (), "unknown_shape", whole)
-            return Bucket(node.name, tuple(parts), (), "read_whole", node.name)
-        for part in parts:
-            if self._known.size(part) is None:
-                return Bucket(node.name, tuple(parts), (), "unknown_shape", part)
+                return Bucket(node.name, tuple(tensors), (), "unknown_shape", whole)
+            return Bucket(node.name, tuple(tensors), (), "read_whole", node.name)
+        for tensor in tensors:
+            if self._known.size(tensor) is None:
+                return Bucket(node.name, tuple(tensors), (), "unknown_shape", tensor)
         dtype = node.attr["T"].type
         clusters = tuple(self.cluster(root, dtype) for root in roots)
-        return Bucket(node.name, tuple(parts), clusters, reduce=node)
+        return Bucket(node.name, tuple(tensors), clusters, reduce=node)
 
-    def _parts(self, packed: str, reduce: Any) -> list[str]:
+    def _tensors(self, packed: str, reduce: Any) -> list[str]:
         concat = self._view.producer(packed)
         if (
             concat is not None
@@ -112,7 +112,7 @@ class ClusterFinder:
         return [packed]
 
     def _roots(self, whole: str, count: int) -> list[str] | None:
-        """Return the parts of the reduced vector; None if something else is made of it."""
+        """Return the tensors in the reduced vector; None if something else is made of it."""
         uses = self._view.uses(whole)
         is_split = [self._view.nodes[use.node].op for use in uses] == ["SplitV"]
         if count == 1 and not is_split:
@@ -268,7 +268,7 @@ class ClusterFinder:
         return False
 
     def _check_sink(self, node: Any, growth: Growth) -> tuple[str, str] | None:
-        """Return why an assignment cannot be of a part; None if it can."""
+        """Return why an assignment cannot be of a shard; None if it can."""
         variables = self._view.assigned(node)
         for variable in variables:
             if self._known.size(variable) != growth.size:

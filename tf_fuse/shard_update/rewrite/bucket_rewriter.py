@@ -6,7 +6,7 @@ Section 4.2 of Xu et al. (2020). The all-reduce of a bucket becomes a reduce-sca
 nodes stay, with the same names, and compute vectors of this replica's elements; slots are read from
 and assigned to variables that have no more elements than that; new weights are gathered from all
 replicas and assigned. What is left alone gets its whole gradient by the same gather, or, where an
-update that is sharded needs that, by a sum of all replicas' parts before it.
+update that is sharded needs that, by a sum of all replicas' shards before it.
 
 Replicas may be in groups. Each group has everything once, and gathers what its own members have. A
 replica sums only a part of its elements, which no other replica sums: the chunk of the ring that an
@@ -59,7 +59,7 @@ class BucketRewriter:
 
     @property
     def shards(self) -> list[ShardSpec]:
-        """Variables that have parts from now on."""
+        """Variables that have shards from now on."""
         return self._slicer.shards
 
     def shard(
@@ -74,9 +74,9 @@ class BucketRewriter:
         Args:
           bucket: of the function, sharded.
           place: of the replica that the bucket is of.
-          everyone: of each replica and each part of the bucket, the first element that is the
+          everyone: of each replica and each tensor of the bucket, the first element that is the
             replica's, and the one after the last.
-          summed: of each part of the bucket, those of this replica's that no other one sums.
+          summed: of each tensor of the bucket, those of this replica's that no other one sums.
         """
         whole, ranges = bucket.reduce, everyone[place.rank]
         self._place = place
@@ -94,7 +94,7 @@ class BucketRewriter:
         gathered = {}
         for index, cluster in enumerate(bucket.clusters):
             if cluster.reason is None and cluster.weights and index not in first:
-                gathered[index] = self._weights.part(
+                gathered[index] = self._weights.shard(
                     scope_of(bucket, index), cluster, ranges[index]
                 )
             elif not first or (cluster.reason is not None and index not in early):
@@ -114,11 +114,11 @@ class BucketRewriter:
             if self._view.nodes[use.node].op == "SplitV":
                 self._builder.remove(use.node)
         packed = data_inputs(whole)[0]
-        if tuple(bucket.parts) != (packed,):
+        if tuple(bucket.tensors) != (packed,):
             self._builder.remove(packed.partition(":")[0])
         node = self._builder.nodes[bucket.node]
         node.Clear()
-        self._collective(node, "TfFuse>ReduceScatter", whole, bucket.parts)
+        self._collective(node, "TfFuse>ReduceScatter", whole, bucket.tensors)
         node.name = bucket.node
         node.input.extend(f"^{before}" for before in control_inputs(whole))
 
@@ -192,29 +192,31 @@ class BucketRewriter:
             return
         whole = bucket.reduce
         dtype = whole.attr["T"].type
-        parts = []
+        shards = []
         for index in indices:
             begin, end = summed[index]
             around = (begin, bucket.clusters[index].size - end)
             # Adding it changes nothing, not even the sign of a zero.
             zero = -0.0 if dtype in _FLOATS else 0
-            name, part = f"{scope_of(bucket, index)}/whole", f"{bucket.node}:shards:{index}"
-            part = self._builder.own(name, part, dtype, summed[index], ranges[index], whole.device)
-            parts.append(self._builder.padded(name, part, dtype, around, 1, zero, whole.device))
-        outputs = self._all_reduce(bucket, f"{bucket.node}/{SCOPE}_early", parts, dtype)
+            name, shard = f"{scope_of(bucket, index)}/whole", f"{bucket.node}:shards:{index}"
+            shard = self._builder.own(
+                name, shard, dtype, summed[index], ranges[index], whole.device
+            )
+            shards.append(self._builder.padded(name, shard, dtype, around, 1, zero, whole.device))
+        outputs = self._all_reduce(bucket, f"{bucket.node}/{SCOPE}_early", shards, dtype)
         for index, output in zip(indices, outputs, strict=True):
             self._builder.replace(bucket.clusters[index].root, output)
 
     # --- Gathers ---------------------------------------------------------------------------------
 
     def _gather_last(
-        self, bucket: Bucket, parts: Mapping[int, str], everyone: Sequence[Sequence[Range]]
+        self, bucket: Bucket, shards: Mapping[int, str], everyone: Sequence[Sequence[Range]]
     ) -> dict[int, str]:
         """Gather after the update; return the whole tensors."""
-        if not parts:
+        if not shards:
             return {}
         name = f"{bucket.node}/{SCOPE}_gather"
-        outputs = self._gather(bucket, name, parts, everyone)
+        outputs = self._gather(bucket, name, shards, everyone)
         # A replica that has the new weights knows that all others have written their slots.
         node = self._builder.nodes[name]
         node.input.extend(f"^{written}" for written in bucket.written)
@@ -229,8 +231,8 @@ class BucketRewriter:
         first, own, before = bucket.batches, everyone[self._place.rank], ""
         for number, (dtype, indices) in enumerate(first):
             name = f"{bucket.node}/{SCOPE}_first_{number}"
-            parts = {index: self._old_part(bucket, index, own[index]) for index in indices}
-            outputs = self._gather(bucket, name, parts, everyone, dtype)
+            shards = {index: self._old_shard(bucket, index, own[index]) for index in indices}
+            outputs = self._gather(bucket, name, shards, everyone, dtype)
             node = self._builder.nodes[name]
             free_group(self._builder, node)
             node.attr["tag"].s = name.rpartition("/")[2].encode()
@@ -247,16 +249,16 @@ class BucketRewriter:
                 sink.input.append(f"^{bucket.node}")
         return {index for _, indices in first for index in indices}
 
-    def _old_part(self, bucket: Bucket, index: int, own: Range) -> str:
-        """Return this replica's part of a weight before the update, of the type that travels."""
+    def _old_shard(self, bucket: Bucket, index: int, own: Range) -> str:
+        """Return this replica's shard of a weight before the update, of the type that travels."""
         cluster, scope = bucket.clusters[index], f"{scope_of(bucket, index)}/first"
-        part = self._slicer.read_part(f"{scope}/part", cluster)
+        shard = self._slicer.read_shard(f"{scope}/part", cluster)
         dtype, device = bucket.reduce.attr["T"].type, self._builder.nodes[cluster.chain[0]].device
-        part = self._builder.own(scope, part, dtype, own, window(own, cluster.size), device)
+        shard = self._builder.own(scope, shard, dtype, own, window(own, cluster.size), device)
         if not cluster.gather.dtype:
-            return part
+            return shard
         cast = self._builder.add(
-            f"{scope}/narrow", "Cast", [part], device, SrcT=dtype, DstT=cluster.gather.dtype
+            f"{scope}/narrow", "Cast", [shard], device, SrcT=dtype, DstT=cluster.gather.dtype
         )
         return f"{cast.name}:y:0"
 
@@ -264,21 +266,21 @@ class BucketRewriter:
         self,
         bucket: Bucket,
         name: str,
-        parts: Mapping[int, str],
+        shards: Mapping[int, str],
         everyone: Sequence[Sequence[Range]],
         dtype: int = 0,
     ) -> dict[int, str]:
-        """Gather parts of a bucket's weights or gradients.
+        """Gather shards of a bucket's weights or gradients.
 
         Args:
           bucket: that they are of.
           name: of the node.
-          parts: this replica's, by index of the cluster.
+          shards: this replica's, by index of the cluster.
           everyone: of each replica, its elements of each of the clusters' tensors.
           dtype: number of their type; 0: the bucket's.
         """
         whole, shapes = bucket.reduce, []
-        for index in parts:
+        for index in shards:
             cluster = bucket.clusters[index]
             is_weight = cluster.reason is None and cluster.weights
             shapes.append(self._builder.shape(cluster.weights[0]) if is_weight else (cluster.size,))
@@ -287,16 +289,17 @@ class BucketRewriter:
             for i, shape in enumerate(shapes)
         ]
         node = self._builder.add(name, "", [], whole.device)
-        self._collective(node, "TfFuse>AllGather", whole, [*parts.values(), *wanted])
-        node.attr["N"].i = len(parts)
+        self._collective(node, "TfFuse>AllGather", whole, [*shards.values(), *wanted])
+        node.attr["N"].i = len(shards)
         node.attr["T"].type = dtype or whole.attr["T"].type
-        if dtype or len(parts) < len(bucket.clusters):
-            # They are sharded where the bucket is, but are a part of it, or of another type.
+        if dtype or len(shards) < len(bucket.clusters):
+            # They are sharded where the bucket is, but only some are there, or they are of another
+            # type.
             node.attr["packed"].b = False
-            for index in parts:
+            for index in shards:
                 bounds = bounds_of(everyone, index, bucket.clusters[index].size)
                 node.attr["bounds"].list.i.extend(bounds)
-        return {index: f"{name}:outputs:{i}" for i, index in enumerate(parts)}
+        return {index: f"{name}:outputs:{i}" for i, index in enumerate(shards)}
 
     def _collective(self, node: Any, op: str, whole: Any, inputs: Sequence[str]) -> None:
         """Make a node a collective of the group of an all-reduce."""

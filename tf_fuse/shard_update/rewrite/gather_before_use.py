@@ -17,7 +17,7 @@ def hand_out(builder: Builder, cluster: UpdateCluster, tensor: str) -> None:
 
     Args:
       builder: of the function.
-      cluster: with the weight; what its own nodes read is the part already.
+      cluster: with the weight; what its own nodes read is the shard already.
       tensor: that was gathered.
     """
     gather = cluster.gather

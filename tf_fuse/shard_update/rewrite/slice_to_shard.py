@@ -22,7 +22,7 @@ class ShardSlicer:
     """Slices clusters of a function.
 
     Attributes:
-      slots: variables that have parts from now on.
+      slots: variables that have shards from now on.
     """
 
     def __init__(self, builder: Builder, prefix: str, first: int):
@@ -30,34 +30,36 @@ class ShardSlicer:
 
         Args:
           builder: of the copy that is changed.
-          prefix: of the shared names of the parts.
-          first: number of the first part.
+          prefix: of the shared names of the shards.
+          first: number of the first shard.
         """
         self._builder, self._prefix, self._first = builder, prefix, first
         self.shards: list[ShardSpec] = []
-        # By variable that has a part, the handle of that.
+        # By variable that has a shard, the handle of that.
         self._handles: dict[str, str] = {}
 
     def slice(self, bucket: Bucket, index: int, own: Range) -> None:
         """Make the nodes of a cluster compute this replica's window."""
         cluster, scope = bucket.clusters[index], scope_of(bucket, index)
         whole = bucket.reduce
-        part = f"{bucket.node}:shards:{index}"
+        shard = f"{bucket.node}:shards:{index}"
         range_ = window(own, cluster.size)
         dtype = whole.attr["T"].type
         if cluster.root in self._builder.view.arguments:
-            part = cluster.root  # A branch gets the window.
+            shard = cluster.root  # A branch gets the window.
         else:
             # Zeros are around what is this replica's.
             around = (own[0] - range_[0], range_[1] - own[1])
-            part = self._builder.padded(f"{scope}/window", part, dtype, around, 1, 0, whole.device)
+            shard = self._builder.padded(
+                f"{scope}/window", shard, dtype, around, 1, 0, whole.device
+            )
         # Grappler reorders products by what it knows of their shapes.
-        sized = self._builder.sized(f"{scope}/sized", part, dtype, range_, whole.device)
+        sized = self._builder.sized(f"{scope}/sized", shard, dtype, range_, whole.device)
         self._builder.replace(cluster.root, sized)
         self._slice_nodes(scope, cluster, range_, own)
 
-    def read_part(self, name: str, cluster: UpdateCluster) -> str:
-        """Return the window of a weight that has a part, as it is before the update."""
+    def read_shard(self, name: str, cluster: UpdateCluster) -> str:
+        """Return the window of a weight that has a shard, as it is before the update."""
         if name not in self._builder.nodes:
             sink = self._builder.nodes[cluster.chain[0]]
             handle = self._handles[cluster.weights[0]]
@@ -120,7 +122,7 @@ class ShardSlicer:
         if tensor in cluster.members:
             return tensor
         if tensor in {f"{read}:value:0" for read in cluster.gather.reads or ()}:
-            return self.read_part(f"{scope}/held", cluster)
+            return self.read_shard(f"{scope}/held", cluster)
         builder = self._builder
         its = builder.shape(tensor)
         size = math.prod(its)

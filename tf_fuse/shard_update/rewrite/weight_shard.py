@@ -28,8 +28,8 @@ class WeightShards:
         """
         self._builder = builder
 
-    def part(self, scope: str, cluster: UpdateCluster, own: Range) -> str:
-        """Return this replica's part of the weight, as the last of its assignments makes it."""
+    def shard(self, scope: str, cluster: UpdateCluster, own: Range) -> str:
+        """Return this replica's shard of the weight, as the last of its assignments makes it."""
         range_ = window(own, cluster.size)
         value = ""
         for number, name in enumerate(cluster.chain):

@@ -4,11 +4,11 @@
 
 Often one replica, the chief, goes on after the last step: it saves the model, while the others have
 nothing left to do. In stock TensorFlow it needs nobody for that. So a process that ends, also by an
-exception or by SIGTERM, writes its parts to another one's memory first, with those that were handed
-to it. It does not where all others end, too, or have the values of the last step.
+exception or by SIGTERM, writes its shards to another one's memory first, with those that were
+handed to it. It does not where all others end, too, or have the values of the last step.
 
 Often SIGTERM does not end a process: the program handles it, or TensorFlow, whose notifier of
-preemptions MultiWorkerMirroredStrategy starts. A SIGKILL may follow. So the parts are handed over
+preemptions MultiWorkerMirroredStrategy starts. A SIGKILL may follow. So the shards are handed over
 then, too, and the process goes on; if it ends another step, it hands them over again at its end.
 
 Two that leave at once may choose each other. So each says first that it ends, then looks at what it
@@ -59,7 +59,7 @@ class ExitBarrier:
         self._others = Others(peers, readers)
         self._lock = threading.Lock()
         self._has_left = False
-        self._catch = _end_after_leaving(self)
+        self._catch = _end_after_barrier(self)
         state.before_step = self._before_step
 
     def leave(self, until: float | None = None) -> None:
@@ -101,13 +101,13 @@ class ExitBarrier:
             try:
                 is_quiet = self._state.stop(min(_STEP_S, seconds))
                 own = self._peers.own[0]
-                # To the next one: all may have the same signal, and none shall get all parts.
+                # To the next one: all may have the same signal, and none shall get all shards.
                 ranks = sorted(self._readers, key=lambda rank: (rank < own, rank))
                 is_with_others = self._leave(ranks, until, 0, is_quiet)
             finally:
                 self._state.go_on()
             _log.warning(
-                "This replica has had a SIGTERM; what others need of its part of the optimizer's "
+                "This replica has had a SIGTERM; what others need of its shards of the optimizer's "
                 "state is %s.",
                 "with them, as of now"
                 if is_with_others
@@ -135,10 +135,10 @@ class ExitBarrier:
         graceful: float,
         is_quiet: bool,
     ) -> bool:
-        """Hand the parts of a shard group over, if anybody may need them.
+        """Hand the shards of a shard group over, if anybody may need them.
 
         Args:
-          shard_group: of the parts.
+          shard_group: of the shards.
           left: ranks of others, who is asked first in front.
           until: when it gives up.
           graceful: until when it waits for others to end, too.
@@ -199,7 +199,7 @@ class ExitBarrier:
 
     def _warn(self, shard_group: ShardGroup, why: str) -> None:
         _log.warning(
-            "This replica's part of the optimizer's state after step %d is lost when its process "
+            "This replica's shard of the optimizer's state after step %d is lost when its process "
             "ends, unless others keep a copy: %s. The last checkpoint has all of it.",
             shard_group.version,
             why,
@@ -217,7 +217,7 @@ def _at_the_end() -> float:
     return _ends_at[0]
 
 
-def _end_after_leaving(leaving: ExitBarrier) -> Callable[[], None]:
+def _end_after_barrier(barrier: ExitBarrier) -> Callable[[], None]:
     """Call `leave` at the end of the interpreter, and hands over when a SIGTERM comes.
 
     Python's handlers run when the main thread returns to Python, which may wait in a step without
@@ -229,7 +229,7 @@ def _end_after_leaving(leaving: ExitBarrier) -> Callable[[], None]:
     from tf_fuse import _native
 
     library = _native.library()
-    _all.append(leaving)
+    _all.append(barrier)
     if len(_all) == 1:
         library.tf_fuse_wait_for_sigterm.argtypes = [ctypes.c_double]
         library.tf_fuse_wait_for_sigterm.restype = ctypes.c_bool
@@ -239,7 +239,7 @@ def _end_after_leaving(leaving: ExitBarrier) -> Callable[[], None]:
         threading.Thread(
             target=_wait_for_sigterm, args=[library], name="tf_fuse sigterm", daemon=True
         ).start()
-    atexit.register(leaving.leave)
+    atexit.register(barrier.leave)
     catch: Callable[[], None] = library.tf_fuse_catch_sigterm
     return catch
 
@@ -249,12 +249,12 @@ def _wait_for_sigterm(library: ctypes.CDLL) -> None:
         # (A reader needs a moment more to give up.)
         ends = library.tf_fuse_wait_for_sigterm(seconds_to_leave(True) + _GRACE_S)
         until = time.monotonic() + seconds_to_leave(True)
-        for leaving in _all:
+        for barrier in _all:
             try:
                 if ends:
-                    leaving.leave(until)
+                    barrier.leave(until)
                 else:
-                    leaving.may_end(until)
+                    barrier.may_end(until)
             except Exception:
                 _log.warning(
                     "This replica has had a SIGTERM, and hands nothing over", exc_info=True

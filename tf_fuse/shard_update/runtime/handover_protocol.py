@@ -123,14 +123,14 @@ class Others:
     def _answer(self, rank: int, shard_group: ShardGroup, limit: float) -> HandoverAnswer:
         from tensorflow.python.framework import errors
 
-        is_leaving = self._is_exiting
+        is_exiting = self._is_exiting
 
         def build() -> list[object]:
             import tensorflow as tf
 
             with tf.device(self._peers.devices[rank]):
                 said = []
-                if is_leaving:
+                if is_exiting:
                     handle = handle_in_graph(_ended_name(self._own), tf.bool)
                     said.append(tf.raw_ops.AssignVariableOp(resource=handle, value=True))
                 with tf.control_dependencies(said):
@@ -145,14 +145,14 @@ class Others:
 
         try:
             exiting, taken, begun, inherited = self._readers[rank].run(
-                ("leaving", shard_group.scope, is_leaving), build, limit
+                ("exiting", shard_group.scope, is_exiting), build, limit
             )
         except errors.DeadlineExceededError:
             return HandoverAnswer(is_silent=True)
         except (errors.NotFoundError, errors.FailedPreconditionError):
             return HandoverAnswer(is_gone=True)  # It has no variables of this shard group any more.
         except errors.OpError:
-            # One that may have been killed after it had handed its parts over here needs none.
+            # One that may have been killed after it had handed its shards over here needs none.
             has_left = version_of(shard_group.inherited()[rank]) >= shard_group.version
             has_ended = has_left or bool(self._ended[rank].read())
             return HandoverAnswer(is_gone=has_ended, is_lost=not has_ended)
@@ -166,7 +166,7 @@ class Others:
     def is_between_steps(self, shard_group: ShardGroup, until: float) -> bool:
         """Return whether some replica has not begun the step that this process has begun.
 
-        Then no replica has changed its parts in it.
+        Then no replica has changed its shards in it.
         """
         answers = self.ask(sorted(self._readers), shard_group, until).values()
         marks = [mark for answer in answers for mark in answer.inherited]
@@ -192,15 +192,17 @@ class Others:
             if not is_there:
                 # Nobody shall take for whole what is half written.
                 self._given.pop(shard_group.scope, None)
-                self._say(shard_group, handovers, heir, until, lambda parts: -1)
+                self._say(shard_group, handovers, heir, until, lambda handover: -1)
                 self._copy(shard_group, handovers, heir, until)
             if tuple(shard_group.handovers()) != handovers:
                 return False, "a step has ended meanwhile"
             if shard_group.has_begun and not self.is_between_steps(shard_group, until):
                 return False, "a step has changed it meanwhile"
 
-            def mark(parts: Handover) -> int:
-                return parts.version if is_sure and parts.is_sure else unsure(parts.version)
+            def mark(handover: Handover) -> int:
+                return (
+                    handover.version if is_sure and handover.is_sure else unsure(handover.version)
+                )
 
             exiting = self._say(shard_group, handovers, heir, until, mark)
         except errors.OpError as error:
@@ -214,15 +216,15 @@ class Others:
     def _copy(
         self, shard_group: ShardGroup, handovers: Sequence[Handover], heir: int, until: float
     ) -> None:
-        for parts in handovers:
+        for handover in handovers:
             sizes = [
-                int(one.dtype.size) * (one.range(parts.rank)[1] - one.range(parts.rank)[0])
+                int(one.dtype.size) * (one.range(handover.rank)[1] - one.range(handover.rank)[0])
                 for one in shard_group.held
             ]
             slots = [i for i, size in enumerate(sizes) if size]
             for chunk in in_chunks(slots, sizes):
-                build = functools.partial(self._copied, shard_group, parts, chunk, heir)
-                self._run(heir, (shard_group.scope, parts.names, chunk[0]), build, until)
+                build = functools.partial(self._copied, shard_group, handover, chunk, heir)
+                self._run(heir, (shard_group.scope, handover.names, chunk[0]), build, until)
 
     def _say(
         self,
@@ -233,7 +235,7 @@ class Others:
         mark: Callable[[Handover], int],
     ) -> bool:
         """Write marks to another process; return whether it ends."""
-        marks = tuple((parts.rank, mark(parts)) for parts in handovers)
+        marks = tuple((handover.rank, mark(handover)) for handover in handovers)
         build = functools.partial(self._said, shard_group.scope, marks, heir)
         return bool(self._run(heir, (shard_group.scope, marks), build, until))
 
@@ -241,7 +243,7 @@ class Others:
         """Take back that this process has begun no other step, before it begins one.
 
         Raises:
-          tf.errors.DeadlineExceededError: who has its parts does not answer.
+          tf.errors.DeadlineExceededError: who has its shards does not answer.
         """
         from tensorflow.python.framework import errors
 
@@ -254,7 +256,7 @@ class Others:
         except errors.DeadlineExceededError as error:
             tensorflow_errors.set_message(
                 error,
-                f"tf_fuse: {self._peers.devices[given.heir]}, which was handed parts of the "
+                f"tf_fuse: {self._peers.devices[given.heir]}, which was handed shards of the "
                 f"optimizer's state, does not answer before the next step: {error.message}",
             )
             raise
@@ -269,19 +271,19 @@ class Others:
         return self._readers[heir].run(("hands over", *key), build, limit)
 
     def _copied(
-        self, shard_group: ShardGroup, parts: Handover, chunk: Sequence[int], heir: int
+        self, shard_group: ShardGroup, handover: Handover, chunk: Sequence[int], heir: int
     ) -> object:
-        """Add what copies some parts to another process."""
+        """Add what copies some shards to another process."""
         import tensorflow as tf
 
         assigned = []
         for i in chunk:
             dtype = shard_group.held[i].dtype
-            begin, end = shard_group.held[i].range(parts.rank)
+            begin, end = shard_group.held[i].range(handover.rank)
             with tf.device(self._peers.devices[self._peers.own[0]]):
-                value = read_in_graph(parts.names[i], dtype, [end - begin])
+                value = read_in_graph(handover.names[i], dtype, [end - begin])
             with tf.device(self._peers.devices[heir]):
-                name = inherited_name(shard_group.scope, i, parts.rank)
+                name = inherited_name(shard_group.scope, i, handover.rank)
                 handle = handle_in_graph(name, dtype, [end - begin])
                 assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
         return tf.group(*assigned)

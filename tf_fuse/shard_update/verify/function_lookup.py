@@ -58,7 +58,7 @@ class Bodies:
                 waiting += [body for node in one.node_def for body in self.called(node)]
 
     def has_collective(self, node: Any) -> bool:
-        """Return whether replicas meet in a node, or in a function that it calls."""
+        """Return whether a node, or a function that it calls, is a collective."""
         if node.op.startswith("Collective") or node.op in OURS:
             return True
         for body in self.called(node):

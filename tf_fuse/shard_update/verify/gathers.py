@@ -4,7 +4,7 @@
 
 Whatever the rewrite did, this must hold: each weight is gathered once in front of the all-reduce,
 of all replicas' own elements and of the value that it had before the step; what is gathered is the
-part, or the part in another type; and nobody changes a part before all replicas are in the step.
+shard, or the shard in another type; and nobody changes a shard before all replicas are in the step.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tf_fuse.shard_update.verify.function_lookup import (
 )
 from tf_fuse.sharded_variable.shard_spec import ShardSpec
 
-# Between a part and what is gathered: the replica's own elements, in another type perhaps.
+# Between a shard and what is gathered: the replica's own elements, in another type perhaps.
 _OF_THE_PART = frozenset({"Cast", "Identity", "Reshape", "Slice"})
 
 
 def check_gathers(bodies: Bodies, view: GraphView, shards: Sequence[ShardSpec]) -> None:
-    """Look at the weights that have parts.
+    """Look at the weights that have shards.
 
     Args:
       bodies: the function's, and of those that it calls.
       view: of the function.
-      shards: all variables that have parts.
+      shards: all variables that have shards.
 
     Raises:
       WrongError: says what is wrong.
@@ -63,7 +63,7 @@ def _check_weight(bodies: Bodies, body: GraphView, handle: Any, shard: ShardSpec
         if (read := _read_of(body, data_inputs(node)[index], resource)) is not None
     ]
     if len(gathers) != 1:
-        raise WrongError(f"{shard.argument} is in parts, and gathered {len(gathers)} times")
+        raise WrongError(f"{shard.argument} is in shards, and gathered {len(gathers)} times")
     ((gather, index, read),) = gathers
     if late := sorted(waits_for(body, read, set(writers))):
         raise WrongError(f"{gather.name} has {shard.argument} as {late[0]} leaves it")

@@ -46,7 +46,7 @@ def verify(
     Args:
       original: the function as it was traced.
       rewritten: the `FunctionDef` that is to be run.
-      shards: the variables that have parts.
+      shards: the variables that have shards.
       functions: `FunctionDef`s that the rewritten function calls, and that are made with it.
 
     Returns:
@@ -160,7 +160,7 @@ def _check_shards(
     view = after.view(new)
     for shard in shards:
         for path, node in after.uses(view, shard.argument):
-            raise WrongError(f"{path} ({node.op}) uses {shard.argument}, which is in parts")
+            raise WrongError(f"{path} ({node.op}) uses {shard.argument}, which is in shards")
         wrote = len(before.writers(before.view(old), shard.argument))
         writes = 0
         for body, handle in after.handles(view, shard.shared_name):
@@ -172,7 +172,7 @@ def _check_shards(
                 )
             writes += len(after.writers(body, f"{handle.name}:resource:0"))
         if writes != wrote:
-            raise WrongError(f"{shard.argument} had {wrote} writers, and its part has {writes}")
+            raise WrongError(f"{shard.argument} had {wrote} writers, and its shard has {writes}")
 
 
 def _check_writers(

@@ -121,15 +121,15 @@ class Communicator:
         except Exception as error:
             if self._rings is not None:
                 number = self.processes.index(self.devices.local)
-                self._rings.meetings.end_failed(what, number, error)
+                self._rings.barriers.end_failed(what, number, error)
             raise
 
     def begin_call(self) -> None:
         """Count a call that all processes make in the same order."""
         if self._rings is not None:
-            self._rings.meetings.begin_call()
+            self._rings.barriers.begin_call()
 
-    def meet(self, to_do: str) -> None:
+    def barrier(self, to_do: str) -> None:
         """Wait until all processes are here, so that the collectives after it cannot wait forever.
 
         Args:
@@ -139,7 +139,7 @@ class Communicator:
           LayoutError: one has not come in time.
         """
         if self._rings is not None:
-            self._rings.meetings.meet(to_do)
+            self._rings.barriers.wait(to_do)
 
     def all_processes(self, number: int) -> list[int]:
         """Return the numbers that all processes give, in their order."""

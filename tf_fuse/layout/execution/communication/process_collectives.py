@@ -18,6 +18,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from tf_fuse import _native
+from tf_fuse.layout.execution.communication.barriers import Barriers
 from tf_fuse.layout.execution.communication.carried_types import (
     as_integers,
     carried,
@@ -25,7 +26,6 @@ from tf_fuse.layout.execution.communication.carried_types import (
     shaped,
     wide,
 )
-from tf_fuse.layout.execution.communication.meetings import Meetings
 from tf_fuse.layout.execution.communication.plugin_operations import equal_bounds, flat, surely
 from tf_fuse.layout.execution.communication.sums import total
 from tf_fuse.layout.execution.devices import Devices
@@ -56,8 +56,8 @@ class ProcessCollectives:
           LayoutError: one has not come in time.
         """
         self._devices = devices
-        self.meetings = Meetings(devices)
-        self.meetings.meet(f"run plans on mesh {str(devices.mesh)!r}")
+        self.barriers = Barriers(devices)
+        self.barriers.wait(f"run plans on mesh {str(devices.mesh)!r}")
         axes = [axis for axis, size in devices.mesh.dims if size > 1]
         self._keys: dict[tuple[int, ...], int] = {}
         self._ask: Any = None

@@ -80,7 +80,7 @@ class VariableShards:
             return _assembled(held, self.layout)
         with LOCK.alone():
             self.check_whole()
-            self._communicator.meet(f"read, save or release variable {self.name!r}")
+            self._communicator.barrier(f"read, save or release variable {self.name!r}")
             if self._gather is None:
                 self._gather = tf.function(self._gathered, autograph=False)
             return self._gather()

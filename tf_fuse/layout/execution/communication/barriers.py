@@ -14,22 +14,22 @@ from tensorflow.python.eager import context
 from tf_fuse.layout.execution.devices import Devices
 from tf_fuse.layout.types.errors import LayoutError
 
-# All processes make the same calls, so they reach a meeting at about the same time.
-MEETING_LIMIT_S = 600
+# All processes make the same calls, so they reach a barrier at about the same time.
+BARRIER_LIMIT_S = 600
 # For so long a process whose call failed waits for the others to fail too, which may be slower.
 FAILURE_LIMIT_S = 60
 # What errors say in the processes whose call another one ends.
 _ENDED: Final = "all processes end this call, since"
 # Calls that all processes make: the same number at the same place. The count starts again, so
-# that meetings reuse names: the coordination service keeps each name while it lives.
+# that barriers reuse names: the coordination service keeps each name while it lives.
 _calls = {"so far": 0}
 _CALLS: Final = 8
-# How often a meeting that fails at once is tried again; each process can make one fail.
+# How often a barrier that fails at once is tried again; each process can make one fail.
 _TRIALS: Final = 100
 
 
-class Meetings:
-    """Of the processes that have devices of a mesh."""
+class Barriers:
+    """Barriers of the processes that have devices of a mesh."""
 
     def __init__(self, devices: Devices):
         """Take the devices."""
@@ -37,16 +37,16 @@ class Meetings:
 
     def begin_call(self) -> None:
         """Count a call that all processes make in the same order."""
-        if self._all_meet:
+        if self._has_barriers:
             _calls["so far"] = (_calls["so far"] + 1) % _CALLS
 
     @property
-    def _all_meet(self) -> bool:
+    def _has_barriers(self) -> bool:
         """Whether all processes that have a coordination service have devices of the mesh."""
         processes = self._devices.mesh.size // len(self._devices.names)
         return bool(context.context().coordination_service) and self._devices.processes == processes
 
-    def meet(self, to_do: str, limit_s: float | None = None) -> None:
+    def wait(self, to_do: str, limit_s: float | None = None) -> None:
         """Wait, for a limited time, until all processes are at the same place.
 
         A collective waits forever, and after one was given up none can run any more. Here no
@@ -54,15 +54,15 @@ class Meetings:
         all of them have devices of the mesh.
 
         Args:
-          to_do: what it is for; nobody meets those who come for something else.
-          limit_s: how long it waits; MEETING_LIMIT_S by default.
+          to_do: what it is for; a barrier for something else is another one.
+          limit_s: how long it waits; BARRIER_LIMIT_S by default.
 
         Raises:
           LayoutError: one has not come in time.
         """
-        if not self._all_meet:
+        if not self._has_barriers:
             return
-        limit_s = MEETING_LIMIT_S if limit_s is None else limit_s
+        limit_s = BARRIER_LIMIT_S if limit_s is None else limit_s
         place = f"tf_fuse/layout/{_calls['so far']}/{to_do}"
         end = time.monotonic() + limit_s
         for trial in itertools.count(1):
@@ -71,7 +71,7 @@ class Meetings:
                 context.context().wait_at_barrier(place, max(1, left_ms))
                 return
             except tf.errors.OpError as error:
-                # If an earlier meeting here timed out, the service reports that once all
+                # If an earlier barrier here timed out, the service reports that once all
                 # have come, and then forgets it.
                 again = isinstance(error, tf.errors.DeadlineExceededError | tf.errors.InternalError)
                 if not again or trial == _TRIALS or time.monotonic() >= end:
@@ -94,10 +94,10 @@ class Meetings:
           error: that it raised.
         """
         lost = isinstance(error, tf.errors.UnavailableError) or _ENDED in str(error)
-        if lost or not self._all_meet:
+        if lost or not self._has_barriers:
             return
         try:
-            self.meet(f"give up {what}", FAILURE_LIMIT_S)
+            self.wait(f"give up {what}", FAILURE_LIMIT_S)
         except LayoutError:
             text = f"{_ENDED} {what} failed in process {number}: {error}"
             context.context().abort_collective_ops(tf.errors.ABORTED, text)
