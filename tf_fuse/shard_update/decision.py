@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tf_fuse._tensorflow.variables.resource_variable import own_handle
 from tf_fuse.function_graph.function_lookup import REDUCE, operations
 from tf_fuse.shard_update.cost_figures import UpdateCosts
 from tf_fuse.shard_update.plan import ShardedUpdate
@@ -63,9 +64,7 @@ class Decision:
           inputs: of a call.
           arguments: their names.
         """
-        by_handle = {
-            id(v.__dict__.get("_handle")): v.name.partition(":")[0] for v in graph.variables
-        }
+        by_handle = {id(own_handle(one)): one.name.partition(":")[0] for one in graph.variables}
         self.variables = {
             argument: by_handle[id(tensor)]
             for argument, tensor in zip(arguments, inputs, strict=True)
