@@ -40,6 +40,7 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
     on &= options.OPTIONS.keys()
     if not on:
         return
+    from tf_fuse._tensorflow.graphs import instance_keys
     from tf_fuse._tensorflow.variables import coordinator_schedule
     from tf_fuse.parameter_server import interception as parameter_server
     from tf_fuse.parameter_server import steps_in_flight
@@ -51,6 +52,8 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
     )
     from tf_fuse.shard_update import interception as shard_update
 
+    if features.works(feature_names.COLLECTIVES):
+        instance_keys.install()
     if on & _CALLS:
         # In this order: the form that updates weights is called with handles packed.
         if features.works(feature_names.HANDLE_PACKING):

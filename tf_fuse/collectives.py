@@ -32,7 +32,7 @@ import tensorflow as tf
 
 from tf_fuse import _native
 from tf_fuse._tensorflow import feature_names, features
-from tf_fuse._tensorflow.graphs import control_dependencies, instance_keys
+from tf_fuse._tensorflow.graphs import control_dependencies
 
 _ALIGNMENT = 64  # bytes: EIGEN_MAX_ALIGN_BYTES of TensorFlow's build
 # Keys of groups that are made from their size or ranks; strategies count from 1.
@@ -336,7 +336,6 @@ def _all_reduce_gradient(op: Any, *gradients: Any) -> list[Any]:
 
 
 if features.works(feature_names.COLLECTIVES):
-    instance_keys.install()
     control_dependencies.run_side_by_side(
         ("TfFuse>ReduceScatter", "TfFuse>AllGather", "TfFuse>AllReduce", "TfFuse>Permute")
     )

@@ -13,6 +13,7 @@ from tensorflow.python.eager import context
 
 import tf_fuse  # noqa: F401  (installs the options)
 from tests import scripted
+from tests.unit.option_entries import entries
 from tf_fuse import options
 
 
@@ -26,18 +27,6 @@ def _set(values):
     tf.config.optimizer.set_experimental_options(values)
 
 
-def _entries():
-    """Our entries in the ConfigProto that TensorFlow would send: name to parameters."""
-    rewrite = context.context().config.graph_options.rewrite_options
-    return {
-        entry.name: {
-            key: getattr(value, value.WhichOneof("value"))
-            for key, value in entry.parameter_map.items()
-        }
-        for entry in rewrite.custom_optimizers
-    }
-
-
 @pytest.mark.parametrize("value", [True, False])
 def test_round_trip(value):
     _set({"do_fuse_recv": value})
@@ -49,11 +38,11 @@ def test_unset_option_is_not_reported():
 
 
 def test_config_has_an_entry_only_when_on():
-    assert _entries() == {}
+    assert entries() == {}
     _set({"do_fuse_recv": True})
-    assert _entries() == {"tf_fuse": {"do_fuse_recv": True}}
+    assert entries() == {"tf_fuse": {"do_fuse_recv": True}}
     _set({"do_fuse_recv": False})
-    assert _entries() == {}
+    assert entries() == {}
 
 
 def _called_with():
@@ -78,6 +67,7 @@ def test_options_reach_threads_that_have_called_functions_before():
 _SET_BEFORE = """
 import sys
 from tests import scripted
+from tests.unit.option_entries import entries
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
@@ -136,7 +126,7 @@ def test_stock_keys_are_untouched():
     assert rewrite.constant_folding == rewrite.OFF
     assert rewrite.min_graph_nodes == -1
     _set({"constant_folding": True})
-    assert _entries() == {"tf_fuse": {"do_fuse_recv": True}}, "options add up, as TensorFlow's do"
+    assert entries() == {"tf_fuse": {"do_fuse_recv": True}}, "options add up, as TensorFlow's do"
 
 
 @pytest.mark.parametrize(
@@ -203,9 +193,9 @@ def test_wrong_type_is_refused(value, name):
 
 def test_how_to_group_goes_with_the_fusing():
     _set({"fuse_grouping": "cost", "fuse_rpc_us": 12, "fuse_gigabytes_per_s": 0.5})
-    assert _entries() == {}, "it says how, not whether"
+    assert entries() == {}, "it says how, not whether"
     _set({"do_fuse_recv": True})
-    assert _entries() == {
+    assert entries() == {
         "tf_fuse": {
             "do_fuse_recv": True,
             "fuse_grouping": b"cost",
@@ -291,119 +281,3 @@ def test_install_twice_is_install_once():
     before = context.Context.set_optimizer_experimental_options
     options.install(lambda options: None)
     assert context.Context.set_optimizer_experimental_options is before
-
-
-# --- One switch ----------------------------------------------------------------------------------
-
-
-def _readings():
-    """What those who read the options see."""
-    return {
-        "packs_handles": options.packs_handles(context.context()),
-        "shards_updates": options.is_on(context.context(), "shard_weight_update"),
-        "demands_bits": options.is_on(context.context(), "shard_weight_update_exact"),
-        "fuses_updates": options.fuses_updates(context.context()),
-        "places_variables": options.is_on(context.context(), "place_variables"),
-        "gathers_on_servers": options.is_on(context.context(), "gather_on_servers"),
-        "entry": _entries().get("tf_fuse"),
-    }
-
-
-def test_one_switch_does_what_its_options_do():
-    _set({"tf_fuse": True})
-    switched = _readings()
-    _set({"tf_fuse": False, **dict.fromkeys(options.SWITCHED_ON, True)})
-    assert switched == _readings()
-    assert switched["entry"] == {"do_fuse_recv": True}
-    assert switched["shards_updates"] and switched["demands_bits"]
-    assert switched["places_variables"] and switched["gathers_on_servers"]
-
-
-def test_a_single_option_refines_the_switch_before_and_after_it():
-    _set({"do_fuse_recv": False})
-    _set({"tf_fuse": True})
-    assert _readings()["entry"] is None
-    assert _readings()["shards_updates"]
-    _set({"do_fuse_recv": True, "shard_weight_update": False, "fuse_weight_update": True})
-    found = _readings()
-    assert found["entry"] == {"do_fuse_recv": True}
-    assert not found["shards_updates"]
-    assert found["fuses_updates"]
-
-
-def test_the_switch_is_off_as_if_never_set():
-    _set({"tf_fuse": True})
-    _set({"tf_fuse": False})
-    assert _readings() == {
-        "packs_handles": False,
-        "shards_updates": False,
-        "demands_bits": False,
-        "fuses_updates": None,
-        "places_variables": False,
-        "gathers_on_servers": False,
-        "entry": None,
-    }
-
-
-def test_the_switch_is_reported_as_it_was_set():
-    _set({"tf_fuse": True})
-    found = tf.config.optimizer.get_experimental_options()
-    assert found["tf_fuse"] is True
-    assert "do_fuse_recv" not in found
-
-
-def test_the_switch_extends_what_its_options_need(monkeypatch):
-    installed = []
-    monkeypatch.setattr(
-        "tf_fuse.parameter_server.interception.extend", lambda: installed.append("placement")
-    )
-    monkeypatch.setattr(
-        "tf_fuse.shard_update.interception.install", lambda *_: installed.append("updates")
-    )
-    monkeypatch.setattr(
-        "tf_fuse.parameter_server.lookups.server_gather.install",
-        lambda is_on: installed.append(is_on.keywords["key"]),
-    )
-    _set({"tf_fuse": True})
-    assert installed == ["updates", "placement", "gather_on_servers"]
-    installed.clear()
-    _set({"tf_fuse": True, "place_variables": False, "gather_on_servers": False})
-    assert installed == ["updates"]
-    installed.clear()
-    _set({"place_variables": True})
-    assert installed == ["placement"]
-    installed.clear()
-    _set({"gather_on_servers": True})
-    assert installed == ["gather_on_servers"]
-
-
-# --- What one option does on parameter servers ---------------------------------------------------
-
-_ON_SERVERS = {"place_variables": "places_variables", "gather_on_servers": "gathers_on_servers"}
-
-
-@pytest.mark.parametrize("umbrella", ["tf_fuse", "shard_weight_update"])
-@pytest.mark.parametrize("key", sorted(_ON_SERVERS))
-def test_a_part_that_is_off_is_left_out(umbrella, key):
-    _set({umbrella: True})
-    before = _readings()
-    _set({key: False})
-    assert _readings() == before | {_ON_SERVERS[key]: False}
-    _set({key: True})
-    assert _readings() == before
-
-
-@pytest.mark.parametrize("key", sorted(_ON_SERVERS))
-def test_a_part_works_alone(key):
-    before = _readings()
-    _set({key: True})
-    assert _readings() == before | {_ON_SERVERS[key]: True}
-    _set({"tf_fuse": False, "shard_weight_update": False})
-    assert _readings() == before | {_ON_SERVERS[key]: True}
-
-
-def test_parts_are_reported_as_they_were_set():
-    _set({"shard_weight_update": True, "gather_on_servers": False})
-    found = tf.config.optimizer.get_experimental_options()
-    assert found["gather_on_servers"] is False
-    assert "place_variables" not in found

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from tf_fuse._tensorflow.graphs.internal_api import is_built_with_xla
 from tf_fuse.fuse_update.analysis.devices import has_other_tasks
 from tf_fuse.fuse_update.encode.encoder_interface import Encoder
 
@@ -35,9 +36,7 @@ class Backend:
 
 def no_xla(context: Any) -> str:
     """Return why XLA cannot compile the updates of a context, or ""."""
-    from tensorflow.python.util import _pywrap_util_port
-
-    if not _pywrap_util_port.IsBuiltWithXLA():
+    if not is_built_with_xla():
         return "this TensorFlow is built without XLA"
     if has_other_tasks(context):
         return "the variables may be on other tasks than the one that runs the program"

@@ -12,6 +12,7 @@ from typing import Any
 
 from tf_fuse._tensorflow.eager import error_messages as tensorflow_errors
 from tf_fuse._tensorflow.eager.function_calls import Call, calling_task, lacks_our_ops
+from tf_fuse._tensorflow.variables.sharded_variable import handle_inside
 from tf_fuse.function_graph.builder import Shape
 from tf_fuse.fuse_update.analysis.devices import (
     ArgumentDevices,
@@ -266,19 +267,12 @@ def _is_one_passed_twice(handles: Sequence[int], inputs: Sequence[Any]) -> bool:
 
 def _variable_names(graph: Any, signature: Any, inputs: Sequence[Any]) -> dict[str, str]:
     """Return the names of a function's variables in the program, by argument."""
-    names = {id(_handle_of(v)): v.name.partition(":")[0] for v in graph.variables}
+    names = {id(handle_inside(v)): v.name.partition(":")[0] for v in graph.variables}
     return {
         argument.name: names[id(tensor)]
         for argument, tensor in zip(signature.input_arg, inputs, strict=True)
         if id(tensor) in names
     }
-
-
-def _handle_of(variable: Any) -> Any:
-    # (A strategy's variable wraps another one.)
-    while "_v" in variable.__dict__:
-        variable = variable.__dict__["_v"]
-    return variable.__dict__.get("_handle")
 
 
 def _bodies(context: Any) -> Callable[[str], Any]:

@@ -18,7 +18,7 @@ assigns the variables itself. No module here knows an optimizer by its name, or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from tf_fuse.fuse_update.analysis.fusion_clusters import (
     CONTROL_FLOW,
     FREE,
     CanFuseOn,
+    ChosenClusters,
     Finder,
     FusionCluster,
     Rules,
@@ -112,45 +113,110 @@ def outline(
             left=tuple(UnfusedAssignment(name, "control_flow", old[0]) for name in assigns)
         )
     finder = Finder(view, shapes, can_fuse_on, encoder.rules)
-    kept, clusters = [], split_by_step(view, finder.clusters())
-    left = list(finder.left)
-    staged: list[tuple[FusionCluster, FusedOperation]] = []
+    found = finder.find()
+    clusters = tuple(split_by_step(view, found.clusters))
+    staged = _Staged((), clusters)
     if partial is not None:
         staged_encoder = StagedEncoder(view, finder, partial, can_fuse_on, encoder, site)
-        staged, clusters = _staged(view, staged_encoder, clusters, left)
-    for cluster in clusters:
-        cluster = narrowed(view, cluster) if cluster.size == 1 else cluster
-        reason = _reason(view, cluster, finder, encoder.rules)
-        if reason is None:
-            kept.append(cluster)
-        else:
-            left += _assignments_of(view, cluster, *reason)
-    ready = {id(cluster): made for cluster, made in staged}
-    kept = [*(cluster for cluster, _ in staged), *kept]
-    for cluster in without_cycles(view, kept):
-        left += _assignments_of(view, cluster, "waits_for_itself")
-        kept.remove(cluster)
-    operations = {}
-    for i, cluster in enumerate(kept):
-        made = ready.get(id(cluster)) or encoder.encode(view, cluster, finder.shapes, site)
-        if isinstance(made, FusedOperation):
-            take_rows(view, cluster, finder.shapes, made)
-            operations[i] = made
-            continue
-        left += _assignments_of(view, cluster, made)
-    left = [one for one in left if not _is_gathered(view, one.node)]
-    if isinstance(can_fuse_on, ArgumentDevices):
-        left = [can_fuse_on.explain(one) for one in left]
-    fused = [kept[i] for i in operations]
+        staged = _staged(view, staged_encoder, clusters)
+    worth = _worthwhile(view, staged.others, finder, encoder.rules)
+    apart = _apart(view, (*(cluster for cluster, _ in staged.made), *worth.clusters))
+    ready = {id(cluster): made for cluster, made in staged.made}
+    encoded = _encoded(view, apart.clusters, ready, finder, encoder, site)
+    phases = (found, staged, worth, apart, encoded)
+    left = [
+        can_fuse_on.explain(one) if isinstance(can_fuse_on, ArgumentDevices) else one
+        for phase in phases
+        for one in phase.left
+        if not _is_gathered(view, one.node)
+    ]
+    fused = [cluster for cluster, _ in encoded.made]
+    operations = [made for _, made in encoded.made]
     # (Only servers count updates.)
     builder = OutlinedFunction(view, is_counted=partial is not None)
     return Outline(
         clusters=tuple(fused),
-        exact=tuple(made.is_exact for made in operations.values()),
+        exact=tuple(made.is_exact for made in operations),
         left=tuple(sorted(left, key=lambda one: one.node)),
-        function=builder.build(fused, list(operations.values())) if operations else None,
+        function=builder.build(fused, operations) if operations else None,
         bodies=builder.bodies,
     )
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """The operations of updates that change rows, each with the nodes that it replaces.
+
+    Attributes:
+      made: the operations.
+      others: the clusters of other updates.
+      left: the scatters that are not fused, and assignments that would wait for them.
+    """
+
+    made: tuple[tuple[FusionCluster, FusedOperation], ...]
+    others: tuple[FusionCluster, ...]
+    left: tuple[UnfusedAssignment, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """The operations of all updates, each with the cluster that it replaces.
+
+    Attributes:
+      made: the operations.
+      left: the assignments of clusters that the encoder leaves alone.
+    """
+
+    made: tuple[tuple[FusionCluster, FusedOperation], ...]
+    left: tuple[UnfusedAssignment, ...]
+
+
+def _worthwhile(
+    view: GraphView, clusters: Sequence[FusionCluster], finder: Finder, rules: Rules
+) -> ChosenClusters:
+    """Choose the clusters that are worth an operation."""
+    kept: list[FusionCluster] = []
+    left: list[UnfusedAssignment] = []
+    for cluster in clusters:
+        cluster = narrowed(view, cluster) if cluster.size == 1 else cluster
+        reason = _reason(view, cluster, finder, rules)
+        if reason is None:
+            kept.append(cluster)
+        else:
+            left += _assignments_of(view, cluster, *reason)
+    return ChosenClusters(tuple(kept), tuple(left))
+
+
+def _apart(view: GraphView, clusters: Sequence[FusionCluster]) -> ChosenClusters:
+    """Choose the clusters that do not wait for themselves if each becomes one operation."""
+    waiting = without_cycles(view, clusters)
+    return ChosenClusters(
+        tuple(cluster for cluster in clusters if cluster not in waiting),
+        tuple(
+            one for cluster in waiting for one in _assignments_of(view, cluster, "waits_for_itself")
+        ),
+    )
+
+
+def _encoded(
+    view: GraphView,
+    clusters: Sequence[FusionCluster],
+    ready: Mapping[int, FusedOperation],
+    finder: Finder,
+    encoder: Encoder,
+    site: CallSite,
+) -> _Encoded:
+    """Encode clusters, but for those with an operation that is ready, by `id`."""
+    operations: list[tuple[FusionCluster, FusedOperation]] = []
+    left: list[UnfusedAssignment] = []
+    for cluster in clusters:
+        made = ready.get(id(cluster)) or encoder.encode(view, cluster, finder.shapes, site)
+        if isinstance(made, FusedOperation):
+            take_rows(view, cluster, finder.shapes, made)
+            operations.append((cluster, made))
+        else:
+            left += _assignments_of(view, cluster, made)
+    return _Encoded(tuple(operations), tuple(left))
 
 
 def _assignments_of(
@@ -165,28 +231,25 @@ def _assignments_of(
 
 
 def _staged(
-    view: GraphView,
-    staged_encoder: StagedEncoder,
-    clusters: list[FusionCluster],
-    left: list[UnfusedAssignment],
-) -> tuple[list[tuple[FusionCluster, FusedOperation]], list[FusionCluster]]:
-    """Return the operations of updates that change rows, and the clusters of other updates.
-
-    Adds to `left` the scatters that are not fused.
-    """
-    made, others = staged_encoder.take(clusters)
-    bad = without_cycles(view, [cluster for cluster, _ in made])
+    view: GraphView, staged_encoder: StagedEncoder, clusters: Sequence[FusionCluster]
+) -> _Staged:
+    """Encode updates that change rows; leave alone what would wait for itself."""
+    found = staged_encoder.take(clusters)
+    bad = without_cycles(view, [cluster for cluster, _ in found.made])
     nodes = {name for cluster in bad for name in cluster.nodes}
-    left += [UnfusedAssignment(n, "rows", n) for n in staged_encoder.left]
+    left = [UnfusedAssignment(n, "rows", n) for n in found.left]
     left += [
         UnfusedAssignment(n, "waits_for_itself", n)
         for n in sorted(nodes)
         if view.nodes[n].op in SCATTERS
     ]
-    others += [
-        cluster for cluster in clusters if cluster not in others and set(cluster.nodes) & nodes
+    again = [
+        cluster
+        for cluster in clusters
+        if cluster not in found.others and set(cluster.nodes) & nodes
     ]
-    return [(cluster, one) for cluster, one in made if cluster not in bad], others
+    made = tuple((cluster, one) for cluster, one in found.made if cluster not in bad)
+    return _Staged(made, (*found.others, *again), tuple(left))
 
 
 def _is_gathered(view: GraphView, name: str) -> bool:

@@ -5,7 +5,7 @@
 `Pipeline.run` is the table of contents. For one function, in this order:
 
 1. remove dead nodes            `rewrite/dead_nodes.py`           FunctionDef -> FunctionDef
-2. infer shapes                 `function_graph/functions.py`     FuncGraph -> shape of each tensor
+2. infer shapes                 `function_graph/function_lookup.py`  FuncGraph -> tensors' shapes
 3. fuse the called functions    this pass, once for each call      call -> name to call instead
 4. find fusion clusters         `analysis/fusion_clusters.py`     view, shapes -> clusters
 5. encode them                  `encode/`                         cluster -> FusedOperation

@@ -45,16 +45,16 @@ def install() -> None:
     if features.works(feature_names.KERAS_FIT):
         trainer.extend(
             {
-                "_make_function": _make_function,
+                "make_function": _make_function,
                 "make_predict_function": _make_predict_function,
-                "_get_metrics_result_or_logs": _results,
+                "get_metrics_result_or_logs": _results,
                 "__init__": _read_here,
                 "potentially_ragged_concat": _concat,
-                "_direct_assign": _assign,
+                "direct_assign": _assign,
                 "compile": checks.compile_model,
                 "fit": checks.run_alone,
                 "evaluate": checks.run_alone,
-                "_maybe_symbolic_build": _build,
+                "maybe_symbolic_build": _build,
                 "apply": _apply,
                 **dict.fromkeys(trainer.SAVERS, _save),
             }

@@ -28,8 +28,8 @@ def install() -> None:
             {
                 "reduce_per_replica": _mean,
                 "reduce_values": _loss,
-                "_maybe_symbolic_build": _build,
-                "_make_function": _make_function,
+                "maybe_symbolic_build": _build,
+                "make_function": _make_function,
                 "__init__": _distribute,
                 "predict": _predict,
             }

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from tensorflow.python.framework import ops
 
+from tf_fuse._tensorflow.graphs import functions
 from tf_fuse._tensorflow.keras import global_state
 from tf_fuse._tensorflow.keras import variable as keras_variable
 
@@ -93,7 +94,7 @@ class _Scratch(ops.Graph):
 
     def given_scope(self) -> str:
         """Return the scopes around what is made now, by the names that were given."""
-        scope = str(self._name_stack or "")
+        scope = functions.name_scope(self)
         return self._given.get(scope, scope)
 
 

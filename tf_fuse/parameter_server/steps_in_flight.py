@@ -256,7 +256,7 @@ class _Calls:
             name = f"tf_fuse-calls-of-worker-{worker.worker_index}-{number}"
             target = functools.partial(self._run_calls, thread)
             threading.Thread(target=target, name=name, daemon=True).start()
-        worker._maybe_delay()
+        coordinator_worker.delay(worker)
         in_turn = itertools.cycle(self._threads)
         thread = next(in_turn)
         while coordinator_worker.is_running(worker):
@@ -298,7 +298,7 @@ class _Calls:
             return False
         if coordinator_worker.makes_resource(closure):
             with self._others_idle(thread):
-                self._worker._process_resource_closure(closure)
+                coordinator_worker.make_resource(self._worker, closure)
             return False
         if coordinator_worker.function_of(closure) not in self._known:
             with self._others_idle(thread):

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tf_fuse._tensorflow.variables.resource_variable import own_handle
 from tf_fuse.report.model import Function, Tensor
 
 # What only hands on the value of a variable.
@@ -58,9 +59,7 @@ def variables_by_operation(graph: Any, definitions: Iterable[Any]) -> dict[str, 
       definitions: `FunctionDef`s of the function, of forms in which it is called, too. Their
         arguments begin with the graph's, or they are left out.
     """
-    by_handle = {
-        id(one.__dict__.get("_handle")): one.name.partition(":")[0] for one in _variables(graph)
-    }
+    by_handle = {id(own_handle(one)): one.name.partition(":")[0] for one in _variables(graph)}
     captured = {
         id(internal): by_handle[id(external)]
         for external, internal in graph.captures

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tf_fuse._tensorflow.variables.resource_variable import own_handle
 from tf_fuse.function_graph.function_lookup import REDUCE, operations
 from tf_fuse.shard_update.cost_figures import UpdateCosts
 from tf_fuse.shard_update.plan import ShardedUpdate
@@ -25,7 +26,35 @@ FUNCTION_REASONS = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
+class VariableFacts:
+    """What the report says of a function's variables, and of what it reduces.
+
+    Attributes:
+      names: of the variables, by argument.
+      element_bytes: of what is reduced, by all-reduce.
+      element_types: names of the types of that.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    element_bytes: Mapping[str, int] = field(default_factory=dict)
+    element_types: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the plan of a function says: what is cut, or why nothing is.
+
+    Attributes:
+      plan, reason, detail: as of `Decision`.
+    """
+
+    plan: ShardedUpdate | None
+    reason: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Decision:
     """What was decided about one function.
 
@@ -38,9 +67,7 @@ class Decision:
       groups: in how many groups they keep the state, each all of it; 0 as `replicas`.
       shard_group: the shards that the function uses; None before it has them.
       costs: the figures by which it was decided; None if there was nothing to decide.
-      variables: names of variables, by argument.
-      element_bytes: of what is reduced, by all-reduce.
-      element_types: names of the types of that.
+      facts: of its variables.
     """
 
     function: str
@@ -51,29 +78,28 @@ class Decision:
     groups: int = 0
     shard_group: ShardGroup | None = None
     costs: UpdateCosts | None = None
-    variables: dict[str, str] = field(default_factory=dict)
-    element_bytes: dict[str, int] = field(default_factory=dict)
-    element_types: dict[str, str] = field(default_factory=dict)
+    facts: VariableFacts = field(default_factory=VariableFacts)
 
-    def describe(self, graph: Any, inputs: Sequence[Any], arguments: Sequence[str]) -> None:
-        """Add what the report says of the function's variables.
 
-        Args:
-          graph: that the function was traced to.
-          inputs: of a call.
-          arguments: their names.
-        """
-        by_handle = {
-            id(v.__dict__.get("_handle")): v.name.partition(":")[0] for v in graph.variables
-        }
-        self.variables = {
+def variable_facts(graph: Any, inputs: Sequence[Any], arguments: Sequence[str]) -> VariableFacts:
+    """Return what the report says of a function's variables.
+
+    Args:
+      graph: that the function was traced to.
+      inputs: of a call.
+      arguments: their names.
+    """
+    by_handle = {id(own_handle(one)): one.name.partition(":")[0] for one in graph.variables}
+    types = _element_types(graph)
+    return VariableFacts(
+        {
             argument: by_handle[id(tensor)]
             for argument, tensor in zip(arguments, inputs, strict=True)
             if id(tensor) in by_handle
-        }
-        types = _element_types(graph)
-        self.element_bytes = {name: int(dtype.size) for name, dtype in types.items()}
-        self.element_types = {name: str(dtype.name) for name, dtype in types.items()}
+        },
+        {name: int(dtype.size) for name, dtype in types.items()},
+        {name: str(dtype.name) for name, dtype in types.items()},
+    )
 
 
 def _element_types(graph: Any) -> dict[str, Any]:

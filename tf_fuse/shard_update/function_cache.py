@@ -26,13 +26,13 @@ from tf_fuse.function_graph.operations import RESOURCE_APPLY
 from tf_fuse.function_graph.view import ASSIGNS
 from tf_fuse.options import fuses_updates, is_on, value_of
 from tf_fuse.shard_update.cost_figures import UpdateCosts
-from tf_fuse.shard_update.decision import Decision
-from tf_fuse.shard_update.pipeline import check_update, shard_update
+from tf_fuse.shard_update.decision import Decision, Verdict, variable_facts
+from tf_fuse.shard_update.pipeline import check_update, plan_update, rewrite_update
 from tf_fuse.shard_update.plan import PlanOptions, ShardedUpdate
 from tf_fuse.shard_update.replicas import Replicas, groups_of, why_no_groups
 from tf_fuse.shard_update.rewritten_function import PREFIX, RewrittenFunction, register
 from tf_fuse.shard_update.runtime.dataset_captures import is_captured
-from tf_fuse.shard_update.runtime.local_replicas import explained, unlike
+from tf_fuse.shard_update.runtime.local_replicas import unlike
 from tf_fuse.shard_update.runtime.plan_consensus import describe
 from tf_fuse.shard_update.runtime.replica_group import ReplicaGroup
 from tf_fuse.shard_update.runtime.strategy_variables import container_of, is_of_one_replica
@@ -191,28 +191,35 @@ class FunctionCache:
         # (Of all replicas' variables, where a dataset has that of one.)
         read = {id(c) for position, c in containers.items() if is_captured(inputs[position])}
         kept = [arguments[i] for i, c in sorted(containers.items()) if id(c) in read]
-        decision = self._plan(context, replica_group, definition, graph, variables, kept, costs)
-        decision.costs, decision.replicas = costs, len(peers.devices)
-        decision.groups = groups_of(len(peers.devices), _group_size(context)) or 1
-        decision.describe(graph, inputs, arguments)
+        verdict = self._plan(context, replica_group, definition, graph, variables, kept, costs)
+        facts = variable_facts(graph, inputs, arguments)
         rewritten = None
         try:
             is_compiled = is_on(context, "compile_weight_update")
             bodies = bodies_of(context)
             replica_group.consensus.reach(
-                describe(name, decision.plan, decision.reason, is_compiled, costs, bodies)
+                describe(name, verdict.plan, verdict.reason, is_compiled, costs, bodies)
             )
-            if decision.plan is not None and decision.plan.function is not None:
-                rewritten = register(
-                    context, replica_group, name, decision.plan, inputs, containers
-                )
+            if verdict.plan is not None and verdict.plan.function is not None:
+                rewritten = register(context, replica_group, name, verdict.plan, inputs, containers)
                 self._remember(name, rewritten)
-                decision.shard_group = rewritten.shard_group
         except errors.OpError as error:
             # Each call raises it: no other replica runs the function as it was traced.
             return error
         finally:
-            self._note(decision)
+            self._note(
+                Decision(
+                    name,
+                    verdict.plan,
+                    verdict.reason,
+                    verdict.detail,
+                    len(peers.devices),
+                    groups_of(len(peers.devices), _group_size(context)) or 1,
+                    None if rewritten is None else rewritten.shard_group,
+                    costs,
+                    facts,
+                )
+            )
         return rewritten
 
     def _remember(self, name: str, rewritten: RewrittenFunction) -> None:
@@ -252,18 +259,19 @@ class FunctionCache:
         variables: Mapping[str, int],
         kept: Sequence[str],
         costs: UpdateCosts,
-    ) -> Decision:
+    ) -> Verdict:
+        """Analyse a function, rewrite it by the plan, and verify what was made."""
         name = definition.signature.name
         python = sorted(op.name for op in operations(graph) if op.type in _PYTHON)
         if python:
-            return Decision(name, None, "python_code", python[0])
+            return Verdict(None, "python_code", python[0])
 
         body = bodies_of(context)
         peers = replica_group.peers
         count, size = len(peers.devices), _group_size(context)
         groups = groups_of(count, size)
         if groups is None:
-            return Decision(name, None, "group_size", why_no_groups(count, size))
+            return Verdict(None, "group_size", why_no_groups(count, size))
         replicas = Replicas(count, {peers.devices[r]: r for r in peers.own}, groups)
         options = PlanOptions(
             exact=is_on(context, "shard_weight_update_exact"),
@@ -275,29 +283,29 @@ class FunctionCache:
         original = Original(definition, graph, body)
         update = ShardedUpdate(())
         try:
-            update = shard_update(original, replicas, variables, PREFIX, options, kept, costs)
-            while (differ := unlike(update.buckets, replicas, variables)) is not None:
+            plan = plan_update(original, replicas, variables, options, kept, costs)
+            while (differ := unlike(plan.all_buckets, replicas, variables)) is not None:
                 more = [name for name, number in variables.items() if number in differ]
                 if set(more) <= set(kept):
-                    return Decision(name, ShardedUpdate(update.buckets), "one_replica")
-                kept, before = [*kept, *more], update
-                update = shard_update(original, replicas, variables, PREFIX, options, kept, costs)
-                update = explained(before, update)
+                    return Verdict(ShardedUpdate(tuple(plan.all_buckets)), "one_replica")
+                kept = [*kept, *more]
+                plan = plan_update(original, replicas, variables, options, kept, costs, plan)
+            update = rewrite_update(plan, original, replicas, PREFIX)
             if update.function is None:
-                return Decision(name, update, "nothing_to_shard")
+                return Verdict(update, "nothing_to_shard")
             wrong = check_update(original, update)
         except Exception as error:
             # Our error must not stop the training. All replicas have it: they plan the same.
             _log.debug("%s", name, exc_info=True)
             wrong = f"{type(error).__name__}: {error}"
         if not wrong:
-            return Decision(name, update)
+            return Verdict(update)
         _log.warning(
             "the update of the weights in %s is not sharded, since the function that was made "
             "of it is wrong: %s. Training goes on as without shard_weight_update; please report "
             "this.", name, wrong,
         )  # fmt: skip
-        return Decision(name, ShardedUpdate(update.buckets), "verification", wrong)
+        return Verdict(ShardedUpdate(update.buckets), "verification", wrong)
 
 
 def using(

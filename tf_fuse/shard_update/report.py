@@ -225,7 +225,7 @@ def _gathered(decision: Decision) -> int:
     """Return bytes of what all-gathers bring, or the second halves of all-reduces."""
     total = 0
     for bucket in decision.plan.buckets if decision.plan else []:
-        size = decision.element_bytes.get(bucket.node, 0)
+        size = decision.facts.element_bytes.get(bucket.node, 0)
         for cluster in bucket.clusters:
             narrow = cluster.gather.dtype if decision.reason is None else 0
             total += math.prod(cluster.shape) * (width_of(narrow) if narrow else size)
@@ -233,7 +233,7 @@ def _gathered(decision: Decision) -> int:
 
 
 def _bucket(bucket: Bucket, decision: Decision) -> dict[str, Any]:
-    size = decision.element_bytes.get(bucket.node, 0)
+    size = decision.facts.element_bytes.get(bucket.node, 0)
     is_whole = decision.reason is not None or bucket.reason is not None
     gradients = [
         _gradient(cluster, decision, bucket.node, size, is_whole) for cluster in bucket.clusters
@@ -261,7 +261,7 @@ def _profit(profit: Any) -> dict[str, Any] | None:
 def _gradient(
     cluster: UpdateCluster, decision: Decision, node: str, size: int, is_whole: bool
 ) -> dict[str, Any]:
-    names = decision.variables
+    names = decision.facts.names
     return {
         "variable": ", ".join(names.get(weight, weight) for weight in cluster.updated),
         "gradient": cluster.root,
@@ -269,7 +269,7 @@ def _gradient(
         "bytes": math.prod(cluster.shape) * size,
         "slots": [] if is_whole else [names.get(slot, slot) for slot in cluster.kept],
         "exact": bool(getattr(cluster, "exact", True)),
-        **_gather(cluster, decision.element_types.get(node, ""), is_whole),
+        **_gather(cluster, decision.facts.element_types.get(node, ""), is_whole),
         "sharded": cluster.reason is None and not is_whole,
         **_why(cluster.reason, REASONS, cluster.detail),
     }

@@ -12,6 +12,7 @@ import logging
 import sys
 from types import FunctionType, ModuleType
 
+import numpy as np
 import tensorflow as tf
 
 from tests import scripted
@@ -21,11 +22,13 @@ _ALL = {
     "shard_weight_update": True,
     "fuse_weight_update": True,
     "split_matmuls": True,
+    "steps_in_flight": 2,
+    "compress": "bfloat16",
 }
 
 
 def _snapshot() -> dict[str, object]:
-    """Every function, property and other member that code of TensorFlow and Keras has, by name."""
+    """Functions, properties, numbers and other members of TensorFlow and Keras, by name."""
     found: dict[str, object] = {}
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] not in ("tensorflow", "keras", "tf_keras"):
@@ -33,7 +36,7 @@ def _snapshot() -> dict[str, object]:
         if not isinstance(module, ModuleType):
             continue
         for name, value in list(vars(module).items()):
-            if isinstance(value, (FunctionType, frozenset)):
+            if isinstance(value, (FunctionType, frozenset, int, np.integer)):
                 found[f"{module_name}.{name}"] = value
             if isinstance(value, type) and value.__module__ == module_name:
                 for member, one in list(vars(value).items()):
@@ -63,6 +66,7 @@ def _use_everything() -> None:
         gradient_tape,
         keras_checkpoints,
         keras_optimizers,
+        restore_in_parts,
     )
     from tf_fuse.sharded_variable import handle_access
 
@@ -73,6 +77,7 @@ def _use_everything() -> None:
     gradient_tape.mark(sharded)
     keras_optimizers.install()
     keras_checkpoints.remember(sharded, sharded.variables)
+    restore_in_parts.install()
     handle_access.watch_handles()
     keras.optimizers.SGD(0.1).build([tf.Variable(1.0)])
 
@@ -104,9 +109,13 @@ def uninstall() -> object:
     from tf_fuse._tensorflow import catalogue, features, members, monkey_patch
 
     imported = _changed(before, _snapshot())
+    at_import = _registry()
+    tf.config.optimizer.get_experimental_options()
+    _trained()
+    before_options = _registry()
     _use_everything()
     used = _changed(before, _snapshot())
-    found = monkey_patch.replacements()
+    found, registry = monkey_patch.replacements(), _registry()
     problems = [f"{member} {problem}" for member, problem in features.checks()]
     is_replaced = [not one.is_undone() for one in found]
     _trained()
@@ -116,17 +125,32 @@ def uninstall() -> object:
     tf.config.optimizer.set_experimental_options(_ALL)
     return {
         "imported": imported,
+        "replaced at import": at_import,
+        "replaced without options": before_options,
         "used": used,
-        "registry": sorted({str(one.member) for one in found}),
+        "registry": registry,
         "is_replaced": is_replaced,
         "problems": problems,
         "left": [str(one.member) for one in found if not one.is_undone()],
         "after": _changed(before, _snapshot()),
-        "declared": sorted(str(m) for m in catalogue.MEMBERS if m.when != members.READ),
+        "declared": sorted(
+            {
+                str(member)
+                for member in catalogue.MEMBERS
+                if member.when in (members.AT_IMPORT, members.AT_FIRST_USE)
+            }
+        ),
         "at_import": sorted(str(m) for m in catalogue.MEMBERS if m.when == members.AT_IMPORT),
         "trained": _trained(),
         "entries": [config_before, _our_entries()],
     }
+
+
+def _registry() -> list[str]:
+    """The members that are replaced."""
+    from tf_fuse._tensorflow import monkey_patch
+
+    return sorted(str(one.member) for one in monkey_patch.replacements())
 
 
 def _our_entries() -> int:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-from tf_fuse._tensorflow import catalogue, check_imports, dtype_numbers, feature_names, table
+from tf_fuse._tensorflow import (
+    catalogue,
+    check_imports,
+    dtype_numbers,
+    feature_names,
+    members,
+    table,
+)
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,6 +32,20 @@ def test_every_file_is_in_the_catalogue():
         if path.name != "__init__.py"
     }
     assert {one.__name__ for one in catalogue.FILES} == files
+
+
+def test_files_of_members_that_are_replaced_at_import_say_why():
+    at_import = [
+        file
+        for file in catalogue.FILES
+        if any(one.when == members.AT_IMPORT for one in file.MEMBERS)
+    ]
+    assert [file.__name__ for file in at_import if " at import, because " not in _text(file)] == []
+    assert len(at_import) == 5
+
+
+def _text(file):
+    return " ".join(file.__doc__.split()).replace("At import", " at import")
 
 
 def test_every_feature_says_what_happens_without_it():

@@ -4,6 +4,7 @@
 
 import ast
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,29 @@ _PACKAGES = ("tensorflow", "keras", "tf_keras")
 _CHANGES = frozenset(
     {"add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"}
 )
+
+
+def _is_private(name):
+    return re.fullmatch("_[^_].*|__(?!.*__$).*", name) is not None
+
+
 # Names that are set on objects, and that no class of this package has.
 _SET = {one.name for one in catalogue.MEMBERS if one.when != members.READ} - {"build", "update"}
-# Names that TensorFlow and Keras keep to themselves.
-_PRIVATE = {one.name for one in catalogue.MEMBERS if one.name.startswith("_")}
+# Names that TensorFlow and Keras keep to themselves, as far as they are known.
+_PRIVATE = {one.name for one in catalogue.MEMBERS if _is_private(one.name)}
+# Names with an underscore that are read of objects that are neither ours nor theirs.
+_OF_OTHERS = {
+    "_asdict": "of every NamedTuple",
+    "_fields": "of every NamedTuple",
+    "_replace": "of every NamedTuple",
+    "_SubParsersAction": "of argparse, which has no other name for it",
+    "_exit": "of os: a process ends at once",
+    "_getframe": "of sys: to look at the callers",
+    "_importing": "a folder of this package",
+    "_start": "a module of this package",
+}
+# How names begin that this package gives to objects of TensorFlow's.
+_OURS = "_tf_fuse"
 
 
 def _root(node):
@@ -72,6 +92,76 @@ def _targets(node):
     return [node.target] if isinstance(node, (ast.AnnAssign, ast.AugAssign)) else []
 
 
+def _own_names(tree):
+    """Names that a file defines: functions, classes, variables, imports and attributes of self."""
+    own = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.alias):
+            own.add(node.asname or node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own |= {node.attr} if _root(node) in ("self", "cls") else set()
+    return own
+
+
+def _is_own_object(node, of_this_package):
+    """Whether an attribute is one of self, cls or super() in a class."""
+    is_self = isinstance(node.value, ast.Name) and node in of_this_package
+    return is_self or _called_name(node.value) == "super"
+
+
+def _reads(tree):
+    """Lines that read a private member of an object that this file does not define.
+
+    A name that the file defines is its own, but one that is known to be theirs is own only where it
+    is read of `self` or `super()` in a class: that extends a class of theirs, or has it by chance.
+    """
+    own = _own_names(tree) | _OF_OTHERS.keys()
+    of_this_package = _objects_of_classes(tree)
+    pieces = {
+        piece for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for piece in node.values
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_private(node.attr):
+            is_own = node.attr in own and (
+                node.attr not in _PRIVATE or _is_own_object(node, of_this_package)
+            )
+            if not is_own and not node.attr.startswith(_OURS):
+                yield node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_module = re.fullmatch(r"(keras|tf_keras)\.src\b[\w.]*", node.value)
+            if node not in pieces and (node.value in _PRIVATE or is_module):
+                yield node.lineno
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [getattr(node, "module", None) or "", *(one.name for one in node.names)]
+            parts = ".".join(names).split(".")
+            if set(_PACKAGES) & set(parts[:2]) and any(map(_is_private, parts)):
+                yield node.lineno
+        elif _called_name(node) in ("getattr", "hasattr") and _names_private(node.args[1], own):
+            yield node.lineno
+
+
+def _called_name(node):
+    """The name of the function that is called; "" for other expressions."""
+    is_named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    return node.func.id if is_named else ""
+
+
+def _names_private(node, own):
+    """Whether the name that `getattr` gets is, or begins as, a private one of others."""
+    if isinstance(node, ast.JoinedStr):
+        node, own = node.values[0], set()
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return False
+    name = node.value
+    return name.startswith("_") and not (
+        name.startswith(("__", _OURS)) or (name in own and name not in _PRIVATE)
+    )
+
+
 def _objects_of_classes(tree):
     """Attributes of `self` and `cls` in classes: of objects of this package."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
@@ -80,19 +170,12 @@ def _objects_of_classes(tree):
 
 
 def found_in(text):
-    """Lines of a file that change what is TensorFlow's or Keras's.
-
-    In functions that extend methods of theirs, `self` is an object of theirs: there, lines that
-    read a private member count, too.
-    """
+    """Lines of a file that change what is TensorFlow's or Keras's, or read what is private."""
     tree = ast.parse(text)
     theirs = _theirs(tree)
     of_this_package = _objects_of_classes(tree)
-    found = []
+    found = list(_reads(tree))
     for node in ast.walk(tree):
-        is_read = isinstance(node, ast.Attribute) and node.attr in _PRIVATE
-        if is_read and _root(node) == "self" and node not in of_this_package:
-            found.append(node.lineno)
         for one in _targets(node):
             if isinstance(one, (ast.Attribute, ast.Subscript)) and not isinstance(
                 one.ctx, ast.Load
@@ -101,8 +184,7 @@ def found_in(text):
                 if _root(one) in theirs or (is_set and one not in of_this_package):
                     found.append(node.lineno)
         if isinstance(node, ast.Call):
-            name = node.func.id if isinstance(node.func, ast.Name) else ""
-            if name in ("setattr", "delattr"):
+            if _called_name(node) in ("setattr", "delattr"):
                 is_set = isinstance(node.args[1], ast.Constant) and node.args[1].value in _SET
                 if _is_theirs(node.args[0], theirs) or is_set:
                     found.append(node.lineno)
@@ -139,6 +221,44 @@ def _vars_of(node, theirs):
 )
 def test_a_replacement_is_found(text):
     assert found_in(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x._some_member",
+        "def f(variable):\n    return variable._v",
+        "handle = variable.__dict__.get('_handle')",
+        "while '_v' in variable.__dict__: pass",
+        "class C:\n    def f(self, worker):\n        self._worker = worker\n"
+        "        self._worker._maybe_delay()",
+        "class C:\n    def _serialize_to_tensors(self):\n"
+        "        return [one._serialize_to_tensors() for one in self.parts]",
+        "class C(Graph):\n    def f(self):\n        return self._name_stack",
+        "methods = {'_clip_gradients': None}",
+        "import sys\nsys.modules['keras.src.backend'].name_scope",
+        "from tensorflow.python.util import _pywrap_util_port",
+        "for _ in steps: getattr(model, f'_{step}_counter', None)",
+        "counter = getattr(model, '_some_member', None)",
+    ],
+)
+def test_a_read_is_found(text):
+    assert found_in(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class C:\n    def __init__(self):\n        self._v = 1\n        print(self._v)",
+        "class C(Base):\n    def _handle(self):\n        return super()._handle",
+        "def f(context):\n    return getattr(context, '_tf_fuse_updates', context._tf_fuse_fuser)",
+        "def _f(): ...\nclass C:\n    def other(self, other):\n        self._x = other._x",
+        "name = f'{scope}_handle'",
+        "from tf_fuse import _start\nimport os\nos._exit(1)",
+    ],
+)
+def test_what_is_ours_may_be_read(text):
+    assert not found_in(text)
 
 
 def test_no_other_file_replaces_a_member():

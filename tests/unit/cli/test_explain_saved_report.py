@@ -15,7 +15,7 @@ from tf_fuse import cli
 from tf_fuse.shard_update import report as report_module
 from tf_fuse.shard_update.cost_figures import UpdateCosts
 from tf_fuse.shard_update.cost_model.profit import profit
-from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
+from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision, VariableFacts
 from tf_fuse.shard_update.plan import REASONS, Bucket, ShardedUpdate, UpdateCluster
 
 _COSTS = UpdateCosts(operation_ns_per_byte=0.0812, gradient_us=35.5, origin="measured by someone")
@@ -33,9 +33,8 @@ def _decision(name, *reasons, reason=None, bucket_reason=None):
     bucket = replace(bucket, profit=profit(bucket, shapes, 4, 2, costs=_COSTS))
     if bucket_reason:
         bucket = bucket.leave(bucket_reason, str(bucket.profit))
-    decision = Decision(name, ShardedUpdate([bucket]), reason, "", 2, costs=_COSTS)
-    decision.element_bytes = {"reduce": 4}
-    return decision
+    facts = VariableFacts(element_bytes={"reduce": 4})
+    return Decision(name, ShardedUpdate([bucket]), reason, "", 2, costs=_COSTS, facts=facts)
 
 
 @pytest.fixture

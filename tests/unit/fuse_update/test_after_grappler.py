@@ -76,7 +76,7 @@ def test_branches_become_one_cluster():
     view, shapes = _lowered()
     encoder = ElementwiseEncoder(bytes, lambda: True)
     finder = Finder(view, shapes, lambda device, variable: True, encoder.rules)
-    (cluster,) = finder.clusters()
+    (cluster,) = finder.find().clusters
     assigned = {view.nodes[name].op for name in cluster.nodes} & ASSIGNS
     assert assigned == {"AssignAddVariableOp", "AssignSubVariableOp"}
 

@@ -5,6 +5,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
@@ -60,7 +61,7 @@ def test_a_loss_that_is_reduced_is_no_warning():
 def test_what_does_not_pay_is_no_warning():
     decision = _decision(None, reason="nothing_to_shard")
     (bucket,) = decision.plan.buckets
-    decision.plan = ShardedUpdate([bucket.leave("no_profit", "")])
+    decision = replace(decision, plan=ShardedUpdate([bucket.leave("no_profit", "")]))
     is_left, line = summary(decision)
     assert not is_left
     assert line.endswith(f"; left alone: 1 no_profit ({REASONS['no_profit']})")

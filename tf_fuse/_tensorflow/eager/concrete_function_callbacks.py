@@ -1,6 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Add to `CONCRETE_FUNCTION_CALLBACKS`, which TensorFlow calls with each traced function."""
+"""Add to `CONCRETE_FUNCTION_CALLBACKS`, which TensorFlow calls with each traced function.
+
+At import, because an option that is set later applies to functions that were traced before, and
+the context knows functions without their graphs.
+"""
 
 from __future__ import annotations
 

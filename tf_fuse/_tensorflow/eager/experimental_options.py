@@ -1,6 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Extend `Context`, so that `set_experimental_options` takes our options."""
+"""Extend `Context`, so that `set_experimental_options` takes our options.
+
+One method at import, because options reach this package through it; the others when it first gets
+one.
+"""
 
 from __future__ import annotations
 

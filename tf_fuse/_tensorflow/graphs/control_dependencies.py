@@ -1,6 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Extend `auto_control_deps`, so that a function does not order some stateful operations."""
+"""Extend `auto_control_deps`, so that a function does not order some stateful operations.
+
+At import, because from then on a program can have these operations without calling a function of
+this package, as by `tf.graph_util.import_graph_def`. It changes nothing for programs without them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Extend `StructuredFunctionWrapper`, so that we see each function of a dataset."""
+"""Extend `StructuredFunctionWrapper`, so that we see each function of a dataset.
+
+At import, because TensorFlow has no list of the datasets that were made before an option is set,
+and an update must not shard a variable that one of them reads.
+"""
 
 from __future__ import annotations
 

@@ -58,6 +58,13 @@ MEMBERS = (
         "to see beside which operation TensorFlow will put one",
         (feature_names.PLACEMENT,),
     ),
+    Member(
+        _CLASS,
+        "_name_stack",
+        Is("property"),
+        "is the name scope that a program makes variables in",
+        (feature_names.PLACEMENT,),
+    ),
 )  # fmt: skip
 
 # Of functions that have none.
@@ -121,3 +128,8 @@ def colocation(graph: Any) -> list[Any]:
     """Return the operations beside which a program puts what it makes, the innermost first."""
     operations: list[Any] = graph._colocation_stack.peek_objs()
     return operations
+
+
+def name_scope(graph: Any) -> str:
+    """Return the name scope that what is made now gets; "" for none."""
+    return str(graph._name_stack or "")

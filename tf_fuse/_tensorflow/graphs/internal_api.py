@@ -10,6 +10,13 @@ from tf_fuse._tensorflow.members import Exists, Is, Member, Takes
 _POLYMORPHIC = "tensorflow.python.eager.polymorphic_function"
 _UPDATES = (feature_names.WEIGHT_UPDATES,)
 _LAYOUT = (feature_names.LAYOUT,)
+_XLA = Member(
+    "tensorflow.python.util._pywrap_util_port",
+    "IsBuiltWithXLA",
+    Exists(),
+    "to know whether updates can be compiled",
+    _UPDATES,
+)
 MEMBERS = (
     Member(
         "tensorflow.python.grappler.tf_optimizer",
@@ -32,13 +39,7 @@ MEMBERS = (
         "is the machine that Grappler optimizes for",
         _UPDATES,
     ),
-    Member(
-        "tensorflow.python.util._pywrap_util_port",
-        "IsBuiltWithXLA",
-        Exists(),
-        "to know whether updates can be compiled",
-        _UPDATES,
-    ),
+    _XLA,
     Member(
         "tensorflow.python.framework.op_def_registry",
         "get",
@@ -140,3 +141,8 @@ MEMBERS = (
         (feature_names.PLACEMENT,),
     ),
 )
+
+
+def is_built_with_xla() -> bool:
+    """Return whether this TensorFlow can compile functions."""
+    return bool(_XLA.resolve().IsBuiltWithXLA())

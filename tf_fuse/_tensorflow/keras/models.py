@@ -48,6 +48,17 @@ MEMBERS = (
         for owner, versions in _OWNERS.items()
         for step in STEPS
     ),
+    *(
+        Member(
+            "tf_keras.src.engine.training:Model",
+            f"_{step}_counter",
+            Stored(),
+            "counts the steps that a model has run, in the graph of a step",
+            _FEATURES,
+            versions="tf_keras 2.21",
+        )
+        for step in STEPS
+    ),
     Member(
         "tf_keras.src.engine.training:Model",
         "_steps_per_execution",
@@ -81,6 +92,13 @@ def put_back_makers(model: Any) -> None:
     for step in STEPS:
         set_made(model, step, None)
         vars(model).pop(f"make_{step}_function", None)
+
+
+def count_step(model: Any, step: str) -> None:
+    """Count a step of a model of tf_keras, which does so in the step's graph."""
+    counter = getattr(model, f"_{step}_counter", None)
+    if counter is not None:
+        counter.assign_add(1)
 
 
 def steps_per_call(model: Any) -> Any:

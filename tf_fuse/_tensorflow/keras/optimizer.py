@@ -12,6 +12,15 @@ from typing import Any, Final
 from tf_fuse._tensorflow import feature_names, monkey_patch
 from tf_fuse._tensorflow.members import ANY, AT_FIRST_USE, Member, Stored, Takes
 
+#: Names of methods that are extended, for `extend`.
+BACKEND_APPLY: Final = "_backend_apply_gradients"
+CLIP: Final = "_clip_gradients"
+USES_DECAY: Final = "_use_weight_decay"
+AVERAGE: Final = "_overwrite_model_variables_with_average_value"
+CHILDREN: Final = "_trackable_children"
+#: The list of the variables that an optimizer was built with.
+WEIGHTS: Final = "_trainable_variables"
+_VARIABLES: Final = "_variables"
 #: Optimizers that work element by element: of pieces, the same bits as of the whole.
 ELEMENTWISE: Final = (
     "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD",
@@ -25,26 +34,26 @@ _VERSIONS = "Keras 3"
 _WHY = {
     "build": "Slots are beside the pieces of a variable; optimizers that need a whole one refuse.",
     "apply": "Gradients of variables in pieces are applied to the pieces.",
-    "_backend_apply_gradients": "The variables are known while gradients are clipped.",
-    "_clip_gradients": "Norms are of whole gradients.",
-    "_use_weight_decay": "Programs exclude whole variables by name.",
-    "_overwrite_model_variables_with_average_value": "Averages are kept beside the pieces.",
+    BACKEND_APPLY: "The variables are known while gradients are clipped.",
+    CLIP: "Norms are of whole gradients.",
+    USES_DECAY: "Programs exclude whole variables by name.",
+    AVERAGE: "Averages are kept beside the pieces.",
     "save_own_variables": "Keras's files have whole slots in place of those of pieces.",
     "load_own_variables": "Keras's files have whole slots in place of those of pieces.",
-    "_trackable_children": "A checkpoint has whole variables and slots in place of pieces.",
+    CHILDREN: "A checkpoint has whole variables and slots in place of pieces.",
 }
 _BY_NAME: Final = {
     name: Member(_CLASS, name, Takes("self", *more), _WHY[name], _FEATURES, AT_FIRST_USE, _VERSIONS)
     for name, *more in (
         ("build", ANY),
         ("apply", "grads", "trainable_variables"),
-        ("_backend_apply_gradients", "grads", "trainable_variables"),
-        ("_clip_gradients", "grads"),
-        ("_use_weight_decay", "variable"),
-        ("_overwrite_model_variables_with_average_value", "trainable_variables"),
+        (BACKEND_APPLY, "grads", "trainable_variables"),
+        (CLIP, "grads"),
+        (USES_DECAY, "variable"),
+        (AVERAGE, "trainable_variables"),
         ("save_own_variables", "store"),
         ("load_own_variables", "store"),
-        ("_trackable_children", "save_type", "kwargs"),
+        (CHILDREN, "save_type", "kwargs"),
     )
 }
 _BUILDS: Final = {
@@ -82,13 +91,19 @@ MEMBERS = (
         )
         for name in ELEMENTWISE
     ),
-    Member(
-        "keras.src.optimizers.base_optimizer:BaseOptimizer",
-        "_trainable_variables",
-        Stored(),
-        "holds the variables that an optimizer was built with",
-        _FEATURES,
-        versions=_VERSIONS,
+    *(
+        Member(
+            "keras.src.optimizers.base_optimizer:BaseOptimizer",
+            name,
+            Stored(),
+            why,
+            _FEATURES,
+            versions=_VERSIONS,
+        )
+        for name, why in (
+            (WEIGHTS, "holds the variables that an optimizer was built with"),
+            (_VARIABLES, "holds the slots of all weights, and the iterations"),
+        )
     ),
 )
 
@@ -134,7 +149,21 @@ def is_extended(name: str) -> bool:
 
 def weights_of(optimizer: Any) -> list[Any]:
     """Return the variables that an optimizer was built with; none before that."""
-    return list(getattr(optimizer, "_trainable_variables", None) or ())
+    return list(getattr(optimizer, WEIGHTS, None) or ())
+
+
+def lists_by_weight(optimizer: Any) -> dict[str, list[Any]]:
+    """Return the lists with one variable for each weight, by name: the weights, and slots.
+
+    Other lists have the iterations, too.
+    """
+    count = len(weights_of(optimizer))
+    found = {name: getattr(optimizer, name) for name in sorted(vars(optimizer))}
+    return {
+        name: list(child)
+        for name, child in found.items()
+        if isinstance(child, list) and name != _VARIABLES and len(child) == count
+    }
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ _EXTENDED: Final = {
         "sample_weight",
         "reduction",
     ),
-    "_maybe_symbolic_build": _member(
+    "maybe_symbolic_build": _member(
         _TRAINER,
         "_maybe_symbolic_build",
         "A model is built by the dataset's shapes; Keras fails to average a batch.",
@@ -61,7 +61,7 @@ _EXTENDED: Final = {
         "iterator",
         "data_batch",
     ),
-    "_make_function": _member(
+    "make_function": _member(
         _TRAINER,
         "_make_function",
         "A step begins only if there is a batch; XLA cannot compile collectives on CPUs.",

@@ -31,8 +31,9 @@ def _member(owner: str, name: str, why: str, *parameters: str, when: str = AT_FI
     return Member(owner, name, Takes(*parameters), why, _FEATURES, when, _VERSIONS)
 
 
+# By name, without the underscore that some begin with.
 _BY_NAME: Final = {
-    "_make_function": _member(
+    "make_function": _member(
         _TRAINER,
         "_make_function",
         "Workers run the steps of training and evaluation.",
@@ -42,7 +43,7 @@ _BY_NAME: Final = {
     "make_predict_function": _member(
         _TRAINER, "make_predict_function", "Workers run the steps of predictions.", "self", "force"
     ),
-    "_get_metrics_result_or_logs": _member(
+    "get_metrics_result_or_logs": _member(
         "keras.src.trainers.trainer:Trainer",
         "_get_metrics_result_or_logs",
         "All steps have ended when their metrics are read.",
@@ -64,7 +65,7 @@ _BY_NAME: Final = {
         "Predictions are fetched when all batches have been given to workers.",
         "tensors",
     ),
-    "_direct_assign": _member(
+    "direct_assign": _member(
         "keras.src.backend.tensorflow.core:Variable",
         "_direct_assign",
         "Metrics add in one operation what they would read, add to and assign.",
@@ -111,7 +112,7 @@ _BY_NAME: Final = {
         _FEATURES,
         AT_FIRST_USE,
     ),
-    "_maybe_symbolic_build": _member(
+    "maybe_symbolic_build": _member(
         _TRAINER,
         "_maybe_symbolic_build",
         "Keras fails without a reason if a layer is not on servers, or if data has no batch.",

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
@@ -13,6 +13,9 @@ from tf_fuse._tensorflow.members import ON_OBJECTS, Exists, Member, Stored
 
 _MODULE = "keras.src.backend.tensorflow.core"
 _VERSIONS = "Keras 3"
+_SAVEABLES = "_gather_saveables_for_checkpoint"
+# Class of Keras's variables to the one of those that say what is saved of them.
+_saving_classes: dict[type, type] = {}
 MEMBERS = (
     Member(
         _MODULE + ":Variable",
@@ -93,9 +96,18 @@ def shape_of(owner: Any) -> tuple[int, ...] | None:
     return tuple(shape) if isinstance(shape, (list, tuple)) else None
 
 
-def set_class(variable: Any, cls: type) -> None:
-    """Make a variable one of a subclass of its class."""
-    variable.__class__ = cls
+def save_as(variable: Any, saveables: Callable[[Any], Any]) -> None:
+    """Make a variable one of a subclass that says what a checkpoint has of it.
+
+    Args:
+      variable: of Keras 3.
+      saveables: gets the variable; the same function for all of a class.
+    """
+    cls = type(variable)
+    if _SAVEABLES not in vars(cls):
+        # (If two threads create a class at once, either one will do.)
+        made = type(cls.__name__, (cls,), {_SAVEABLES: lambda self: saveables(self)})
+        variable.__class__ = _saving_classes.setdefault(cls, made)
 
 
 def initial_shape(initial_value: Any) -> tuple[int, ...] | None:

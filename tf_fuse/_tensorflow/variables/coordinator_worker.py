@@ -152,6 +152,16 @@ def process(worker: Any, closure: Any) -> None:
     _PROCESS_QUEUE.resolve()._process_closure(worker, closure)
 
 
+def make_resource(worker: Any, closure: Any) -> None:
+    """Run a call that makes a dataset or an iterator of the worker."""
+    worker._process_resource_closure(closure)
+
+
+def delay(worker: Any) -> None:
+    """Wait before the first call, as TensorFlow lets the threads of some workers do."""
+    worker._maybe_delay()
+
+
 def queue_of(worker: Any) -> Any:
     """Return the queue that has the calls."""
     return worker._cluster.closure_queue

@@ -1,6 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Read and watch `DistributedVariable`: one variable per replica of a strategy."""
+"""Read and watch `DistributedVariable`: one variable per replica of a strategy.
+
+At import, because a handle has no other way to its variable where a function made the variable, as
+optimizers make slots, and such functions run before an option is set, too.
+"""
 
 from __future__ import annotations
 

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
 from tf_fuse._tensorflow.members import ON_OBJECTS, Member, Stored, Takes
+from tf_fuse._tensorflow.variables.resource_variable import own_handle
 
 _CLASS = "tensorflow.python.distribute.sharded_variable:ShardedVariable"
 _TRACKABLE = "tensorflow.python.trackable.base:Trackable"
@@ -37,7 +38,7 @@ MEMBERS = (
             "_v",
             Stored(),
             "is the variable inside",
-            _FEATURES,
+            (*_FEATURES, feature_names.WEIGHT_UPDATES),
         )
         for name in ("AggregatingVariable", "CachingVariable")
     ),
@@ -55,6 +56,16 @@ def set_array(sharded: Any, array: Callable[..., Any]) -> None:
     sharded.__array__ = array
 
 
+def values_to_save(variable: Any) -> Any:
+    """Return what TensorFlow saves of a variable, by name."""
+    return variable._serialize_to_tensors()
+
+
+def restore_values(variable: Any, values: Mapping[str, Any]) -> Any:
+    """Restore a variable from what TensorFlow has saved of it; return the operation."""
+    return variable._restore_from_tensors(values)
+
+
 def saveables_of(sharded: Any) -> Any:
     """Return the slices that TensorFlow saves of a `ShardedVariable`."""
     return sharded._gather_saveables_for_checkpoint()
@@ -67,3 +78,8 @@ def inside(variable: Any) -> Any:
     while isinstance(variable, (ps_values.CachingVariable, ps_values.AggregatingVariable)):
         variable = variable._v
     return variable
+
+
+def handle_inside(variable: Any) -> Any:
+    """Return the handle of TensorFlow's variable in what a strategy has put around it."""
+    return own_handle(inside(variable))

@@ -87,6 +87,19 @@ class FusionCluster:
     device: str
 
 
+@dataclass(frozen=True)
+class ChosenClusters:
+    """What one phase gives to the next one.
+
+    Attributes:
+      clusters: that may be fused, as far as the phase knows.
+      left: the assignments that the phase leaves alone.
+    """
+
+    clusters: tuple[FusionCluster, ...]
+    left: tuple[UnfusedAssignment, ...] = ()
+
+
 # Returns whether an operation of ours can run on a device, by the name in a node, with a variable.
 CanFuseOn = Callable[[str, str | None], bool]
 
@@ -102,7 +115,6 @@ class Finder:
         rules: Rules,
     ):
         self._view, self._can_fuse_on, self._rules = view, can_fuse_on, rules
-        self.left: list[UnfusedAssignment] = []
         # Union-find over clusters. Each starts at a variable or at a tensor that is sent.
         self._one_with: dict[str, str] = {}
         self._size: dict[str, int] = {}
@@ -116,10 +128,11 @@ class Finder:
         self._sent = set(self._find_sent())
         self._results = set(view.results)
 
-    def clusters(self) -> list[FusionCluster]:
+    def find(self) -> ChosenClusters:
         """Return all clusters, in the order of the names that they start from."""
+        left: list[UnfusedAssignment] = []
         for variable, assigns in sorted(self._assigns().items()):
-            self._begin_variable(variable, assigns)
+            left += self._begin_variable(variable, assigns)
         for node in reversed(self._order):
             if node.name not in self._cone:
                 self._visit(node)
@@ -127,12 +140,13 @@ class Finder:
         for node in self._order:
             if node.name in self._cone:
                 members[self._find(self._cone[node.name])].append(node.name)
-        return [
+        clusters = tuple(
             FusionCluster(
                 tuple(nodes), tuple(self._variables(nodes)), self._size[key], self._device[key]
             )
             for key, nodes in sorted(members.items())
-        ]
+        )
+        return ChosenClusters(clusters, tuple(left))
 
     @property
     def shapes(self) -> Mapping[str, Shape | None]:
@@ -171,8 +185,8 @@ class Finder:
                 found[str(self._view.variable_of(node))].append(node.name)
         return found
 
-    def _begin_variable(self, variable: str, assigns: Sequence[str]) -> None:
-        """Start a cluster with all assignments of a variable, or with none."""
+    def _begin_variable(self, variable: str, assigns: Sequence[str]) -> list[UnfusedAssignment]:
+        """Start a cluster with all assignments of a variable; or return them, with the reason."""
         nodes = [self._view.nodes[name] for name in assigns]
         shape = self._variable_shape(variable)
         reason = None
@@ -193,12 +207,10 @@ class Finder:
         elif self._rules.needs_value and not self._has_value(variable, nodes[0]):
             reason = "not_read", variable
         if reason is not None or shape is None:
-            self.left += [
-                UnfusedAssignment(name, *reason) for name in assigns if reason is not None
-            ]
-            return
+            return [UnfusedAssignment(name, *reason) for name in assigns if reason is not None]
         self._begin(variable, math.prod(shape), nodes[0])
         self._cone.update(dict.fromkeys(assigns, variable))
+        return []
 
     def _has_here(self, device: str, variable: str) -> bool:
         """Return whether a fused operation can run on a device with a variable."""

@@ -43,6 +43,21 @@ from tf_fuse.fuse_update.encode.encoder_interface import Encoder, FusedOperation
 from tf_fuse.fuse_update.encode.staged_writer import Writer
 
 
+@dataclass(frozen=True)
+class StagedUpdates:
+    """The updates of a function that change rows.
+
+    Attributes:
+      made: the operations, each with the nodes that it replaces.
+      others: the clusters of other updates.
+      left: names of scatters that are in none of the operations.
+    """
+
+    made: tuple[tuple[FusionCluster, FusedOperation], ...]
+    others: tuple[FusionCluster, ...]
+    left: tuple[str, ...]
+
+
 @dataclass
 class _Group:
     """An update: variables that must change together.
@@ -89,24 +104,18 @@ class StagedEncoder:
         self._can_fuse_on = can_fuse_on
         assigns = {n.name for n in self._order if n.op in ASSIGNS}
         self._updated = {variable_of(view, view.nodes[name]) for name in assigns}
-        scatters = [node for node in self._order if node.op in SCATTERS]
-        self._updated |= {variable_of(view, node) for node in scatters}
+        self._scatters = [node for node in self._order if node.op in SCATTERS]
+        self._updated |= {variable_of(view, node) for node in self._scatters}
         self._rows = RowFinder(view, self._shapes, partial, finder.is_compiled, self._updated)
-        #: Names of scatters that are not fused.
-        self.left: list[str] = [node.name for node in scatters]
 
-    def take(
-        self, clusters: Sequence[FusionCluster]
-    ) -> tuple[list[tuple[FusionCluster, FusedOperation]], list[FusionCluster]]:
+    def take(self, clusters: Sequence[FusionCluster]) -> StagedUpdates:
         """Encode all updates that change rows.
 
         Args:
           clusters: all clusters of the function.
-
-        Returns:
-          The operations, each with the nodes that it replaces; and the clusters of other updates.
         """
         made, others = [], list(clusters)
+        left = [node.name for node in self._scatters]
         for group in self._by_step(self._groups(clusters)):
             operation = self._make(group)
             if operation is None:
@@ -118,8 +127,8 @@ class StagedEncoder:
             made.append(
                 (FusionCluster(tuple(order), tuple(sorted(group.variables)), 0, device), operation)
             )
-            self.left = [name for name in self.left if name not in nodes]
-        return made, others
+            left = [name for name in left if name not in nodes]
+        return StagedUpdates(tuple(made), tuple(others), tuple(left))
 
     def _groups(self, clusters: Sequence[FusionCluster]) -> list[_Group]:
         view, one_with = self._view, {name: name for name in self._updated}

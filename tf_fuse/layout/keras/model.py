@@ -346,9 +346,7 @@ class _Step:
                 self.plan(batch, self._owner._options)
             self._running[batch.key] = self._owner.take(self.plans[batch.key])
         found = self._running[batch.key](*batch.tensors)
-        counter = getattr(self._owner.model, f"_{self._step}_counter", None)
-        if counter is not None:  # Of tf_keras, which has it in the step's graph.
-            counter.assign_add(1)
+        keras_models.count_step(self._owner.model, self._step)
         return found
 
 

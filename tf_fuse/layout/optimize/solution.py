@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from tf_fuse.layout.optimize.methods import pareto
 from tf_fuse.layout.optimize.methods.order import MAX_TABLE_ENTRIES
@@ -58,6 +59,28 @@ class Limits:
                 continue
             if value is None or not value > 0:
                 raise LayoutError(f"{name} is above 0, got {value!r}")
+
+
+class Deadline:
+    """The end of a search, by its time limit."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float]):
+        """Begin now.
+
+        Args:
+          seconds: the time limit; None for none.
+          clock: seconds.
+        """
+        self._clock = clock
+        self._end = None if seconds is None else clock() + seconds
+
+    def left(self) -> float | None:
+        """Return the seconds that are left; None if there is no limit of time."""
+        return None if self._end is None else max(0.0, self._end - self._clock())
+
+    def is_over(self) -> bool:
+        """Return whether no time is left."""
+        return self.left() == 0.0
 
 
 @dataclasses.dataclass(frozen=True)

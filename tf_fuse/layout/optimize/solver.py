@@ -47,6 +47,7 @@ from tf_fuse.layout.optimize.solution import (
     OF_CORE,
     PRICES,
     PROGRAM,
+    Deadline,
     Limits,
     Solution,
 )
@@ -101,9 +102,7 @@ class _Search:
         self._tables = tables
         self._limits = limits
         self._names = names or [str(i) for i in range(tables.size)]
-        self._clock = clock
-        seconds = limits.time_limit_seconds
-        self._end = None if seconds is None else clock() + seconds
+        self._deadline = Deadline(limits.time_limit_seconds, clock)
         self._store = Store()
         self._notes: list[str] = []
         self._best: tuple[int, ...] | None = None
@@ -129,7 +128,7 @@ class _Search:
                 f"than {self._limits.max_table_entries:,} entries"
             )
             self._by_core(bool(fitting))
-        if self._late():
+        if self._deadline.is_over():
             self._notes.append(
                 f"the search ended at its time limit of {self._limits.time_limit_seconds:g} "
                 "seconds; on another machine it may find another plan"
@@ -191,7 +190,7 @@ class _Search:
         if tables.points > 1:
             # Most choices that fit in a mean of time points do not at all.
             self._smallest_that_fits(order, above)
-        while not self._late():
+        while not self._deadline.is_over():
             mean = tables.relaxed([*points, int(np.argmax(tables.bytes_of(found)))])
             if mean.fits(above):
                 break  # At the first one it does not.
@@ -210,7 +209,7 @@ class _Search:
                 return self._prove(found, FRONTIERS)
             if tables.fits(found) or len(points) == _MAX_POINTS:
                 break
-        if self._late():
+        if self._deadline.is_over():
             return None
         self._notes.append(
             f"frontiers have more than {self._limits.max_frontier_entries:,} entries"
@@ -261,7 +260,7 @@ class _Search:
         choice, within = found[0], found[-1]
         limit = relaxed.limit
         for _ in range(_MAX_COUNTED):
-            if tables.fits(choice) or choice == within or self._late():
+            if tables.fits(choice) or choice == within or self._deadline.is_over():
                 break
             limit -= (tables.peak_of(choice) - tables.limit) * points
             if relaxed.peak_of(within) > limit:
@@ -280,7 +279,7 @@ class _Search:
         """
         tables = self._tables
         points = [int(np.argmax(tables.bytes_of(above)))]
-        while len(points) < _MAX_COUNTED and not self._late():
+        while len(points) < _MAX_COUNTED and not self._deadline.is_over():
             choice = self._least(tables.relaxed(points), order, len(points))
             if tables.fits(choice):
                 return
@@ -299,7 +298,9 @@ class _Search:
         core = core_of(tables, self._limits.max_table_entries, self._store)
         if not core.is_possible:
             raise failures.no_choice(self._given, self._names)
-        answered = searched(core, self._limits.max_table_entries, self._store, self._late)
+        answered = searched(
+            core, self._limits.max_table_entries, self._store, self._deadline.is_over
+        )
         lowest = answered.bound
         if answered.choice is not None:
             self._offer(answered.choice, MESSAGES if answered.near else NEIGHBOURHOODS)
@@ -307,14 +308,16 @@ class _Search:
             core = answered.left
         if self._best is None:
             entries = min(_BUCKET_ENTRIES, self._limits.max_table_entries)
-            below, found = neighbourhoods.choices(tables, entries, self._late)
+            below, found = neighbourhoods.choices(tables, entries, self._deadline.is_over)
             lowest = max(lowest, below)
             for one in found:
                 self._offer(one, NEIGHBOURHOODS)
         if lowest >= INFINITE:
             raise failures.no_choice(self._given, self._names)
         self._bound = max(self._bound, lowest)
-        if self._late() or (self._best is not None and tables.cost_of(self._best) <= self._bound):
+        if self._deadline.is_over() or (
+            self._best is not None and tables.cost_of(self._best) <= self._bound
+        ):
             return
         # The cheapest choice without the limit is known if it costs no more than the bound.
         known_free = answered.choice is not None and tables.cost_of(answered.choice) <= lowest
@@ -327,13 +330,13 @@ class _Search:
             self._bound = max(self._bound, answer.bound + core.shift)
             # Of a program that is cut short a choice may fit where its best one does not: more time
             # would lose it.
-            is_cut = tables.limit is not None and not answer.optimal and self._late()
+            is_cut = tables.limit is not None and not answer.optimal and self._deadline.is_over()
             if answer.choice is not None and not is_cut:
                 fits = self._offer(core.whole(answer.choice), PROGRAM)
                 if fits and answer.optimal:
                     self._optimal, self._method = True, PROGRAM
                     return
-        if tables.limit is not None and not self._late():
+        if tables.limit is not None and not self._deadline.is_over():
             # With the limit it is a program of all operations.
             self._program(tables, known)
 
@@ -370,13 +373,13 @@ class _Search:
         return size <= most
 
     def _solved(self, tables: Tables, memory: bool = False) -> integer_program.ProgramAnswer:
-        nodes, left = self._limits.max_program_nodes, self._left()
+        nodes, left = self._limits.max_program_nodes, self._deadline.left()
         if left == 0.0:
             answer = integer_program.NOTHING
         else:
             answer = integer_program.solve(tables, nodes, left, memory)
         if not (answer.optimal or answer.infeasible):
-            also = "" if self._end is None else ", or in the time that was left"
+            also = "" if left is None else ", or in the time that was left"
             self._notes.append(f"the integer program was not solved in {nodes:,} nodes{also}")
         return answer
 
@@ -391,10 +394,3 @@ class _Search:
             return failures.out_of_memory(self._tables, self._names, peak, choice, True)
         least = math.ceil(answer.bound) if math.isfinite(answer.bound) else 0
         return MemoryLimitError(max(tables.limit + 1, least), tables.limit, False)
-
-    def _left(self) -> float | None:
-        """Return the seconds that are left; None if there is no limit of time."""
-        return None if self._end is None else max(0.0, self._end - self._clock())
-
-    def _late(self) -> bool:
-        return self._left() == 0.0

@@ -29,7 +29,9 @@ class _Pieces(base.Trackable):
         self._parts = dict(zip(_slices(parts), map(sharded_variable.inside, parts), strict=True))
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        values = {spec: part._serialize_to_tensors()[_KEY] for spec, part in self._parts.items()}
+        values = {
+            spec: sharded_variable.values_to_save(part)[_KEY] for spec, part in self._parts.items()
+        }
         return {_KEY: values}
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, Any]) -> Any:
@@ -38,7 +40,7 @@ class _Pieces(base.Trackable):
         values = restored_tensors[_KEY]
         return control_flow_ops.group(
             *(
-                part._restore_from_tensors({_KEY: values[spec]})
+                sharded_variable.restore_values(part, {_KEY: values[spec]})
                 for spec, part in self._parts.items()
             )
         )

@@ -20,13 +20,12 @@ from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import optimizer as keras_optimizer
-from tf_fuse._tensorflow.keras.variable import set_class
+from tf_fuse._tensorflow.keras.optimizer import CHILDREN, WEIGHTS, lists_by_weight
+from tf_fuse._tensorflow.keras.variable import save_as
 from tf_fuse._tensorflow.variables.sharded_variable import saveables_of
 
 _log = logging.getLogger("tf_fuse")
 _OWNER = "_tf_fuse_whole"
-# Class of Keras's variables to the one of those that are in pieces.
-_sliced_classes: dict[type, type] = {}
 
 
 @dataclass(frozen=True)
@@ -67,28 +66,15 @@ def _save_by_slices(whole: Any) -> None:
     from tensorflow.python.distribute import sharded_variable
 
     if not isinstance(whole, sharded_variable.ShardedVariable):
-        set_class(whole, _sliced(type(whole)))
-
-
-def _sliced(cls: type) -> type:
-    if "_gather_saveables_for_checkpoint" in vars(cls):
-        return cls
-
-    def gather(self: Any) -> Any:
-        return saveables_of(self.value)
-
-    # (If two threads create a class at once, either one will do.)
-    return _sliced_classes.setdefault(
-        cls, type(cls.__name__, (cls,), {"_gather_saveables_for_checkpoint": gather})
-    )
+        save_as(whole, lambda one: saveables_of(one.value))
 
 
 def _install() -> None:
     """Make Keras 3's optimizers list whole variables, once per process."""
-    if keras_optimizer.base_class() is None or keras_optimizer.is_extended("_trackable_children"):
+    if keras_optimizer.base_class() is None or keras_optimizer.is_extended(CHILDREN):
         return
     if features.works(feature_names.KERAS_IN_PIECES):
-        keras_optimizer.extend({"_trackable_children": _trackable_children})
+        keras_optimizer.extend({CHILDREN: _trackable_children})
 
 
 def _trackable_children(
@@ -107,29 +93,15 @@ def _with_wholes(optimizer: Any, children: dict[str, Any]) -> dict[str, Any]:
     return {name: _replaced(made, name, child, instead) for name, child in children.items()}
 
 
-def _lists(optimizer: Any) -> dict[str, list[Any]]:
-    """Return the lists with one variable for each weight, by name: the weights, and slots.
-
-    Other lists have the iterations, too.
-    """
-    count = len(keras_optimizer.weights_of(optimizer))
-    found = {name: getattr(optimizer, name) for name in sorted(vars(optimizer))}
-    return {
-        name: list(child)
-        for name, child in found.items()
-        if isinstance(child, list) and name != "_variables" and len(child) == count
-    }
-
-
 def _instead(optimizer: Any) -> dict[int, Any]:
     """Return, by identity, a piece's replacement; None for all but the first piece."""
     runs = _runs(keras_optimizer.weights_of(optimizer))
     instead: dict[int, Any] = {}
-    for name, child in _lists(optimizer).items() if runs else ():
+    for name, child in lists_by_weight(optimizer).items() if runs else ():
         for run in runs:
             pieces = child[run.first : run.first + run.count]
             whole = run.whole
-            if name != "_trainable_variables":
+            if name != WEIGHTS:
                 whole = _joined(_made(optimizer), name, run, pieces) if run.count > 1 else None
             if whole is not None:
                 instead.update({id(one): None for one in pieces})
@@ -147,7 +119,7 @@ def whole_variables(optimizer: Any) -> list[Any] | None:
     runs = [one for one in _runs(keras_optimizer.weights_of(optimizer)) if one.count > 1]
     slots = [
         slot
-        for child in _lists(optimizer).values()
+        for child in lists_by_weight(optimizer).values()
         for run in runs
         for slot in child[run.first : run.first + run.count]
     ]

@@ -10,7 +10,6 @@ compute norms or means of weights, and unknown ones, are refused.
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections.abc import Sequence
@@ -71,10 +70,10 @@ def install() -> None:
         keras_optimizer.extend(
             {
                 "apply": _apply,
-                "_backend_apply_gradients": _backend_apply_gradients,
-                "_clip_gradients": _clip_gradients,
-                "_use_weight_decay": _use_weight_decay,
-                "_overwrite_model_variables_with_average_value": _overwrite_with_averages,
+                keras_optimizer.BACKEND_APPLY: _backend_apply_gradients,
+                keras_optimizer.CLIP: _clip_gradients,
+                keras_optimizer.USES_DECAY: _use_weight_decay,
+                keras_optimizer.AVERAGE: _overwrite_with_averages,
                 "save_own_variables": _save_file,
                 "load_own_variables": _load_file,
                 "build": _build_wholes,
@@ -148,7 +147,9 @@ def _apply(stock: Any, optimizer: Any, grads: Any, trainable_variables: Any = No
     if not any(in_pieces(one) is not None for one in variables):
         return stock(optimizer, grads, variables if trainable_variables is not None else None)
     if not optimizer.built:
-        with sys.modules["keras.src.backend"].name_scope(optimizer.name, caller=optimizer):
+        import keras
+
+        with keras.name_scope(optimizer.name, caller=optimizer):
             optimizer.build(variables)
         optimizer.built = True
     result = stock(optimizer, *_apart(list(grads), variables))

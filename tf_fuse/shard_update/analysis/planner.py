@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tf_fuse.function_graph.function_lookup import REDUCE, graph_of, static_shapes
@@ -143,3 +144,29 @@ class Planner:
                 plan = self.plan(self._program.function(call.name), graph, inner)
             calls.append(CallPlan(node.name, call.name, plan))
         return calls
+
+
+def explain_difference(before: UpdatePlan, after: UpdatePlan) -> UpdatePlan:
+    """Return a plan with the reason of updates that are left alone since an earlier plan.
+
+    Args:
+      before: the earlier plan, in which replicas differ.
+      after: the plan of the same function, in which variables have other users.
+    """
+    calls = [
+        replace(new, function=explain_difference(old.function, new.function))
+        if old.function is not None and new.function is not None
+        else new
+        for old, new in zip(before.calls, after.calls, strict=True)
+    ]
+    pairs = zip(before.buckets, after.buckets, strict=True)
+    return replace(
+        after, buckets=tuple(_explained(old, new) for old, new in pairs), calls=tuple(calls)
+    )
+
+
+def _explained(was: Bucket, bucket: Bucket) -> Bucket:
+    for index, (old, new) in enumerate(zip(was.clusters, bucket.clusters, strict=True)):
+        if was.reason is None and old.reason is None and new.reason is not None:
+            bucket = bucket.with_cluster(index, new.leave("one_replica", new.detail))
+    return bucket

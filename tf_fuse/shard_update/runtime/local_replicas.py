@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import replace
 
-from tf_fuse.shard_update.plan import Bucket, ShardedUpdate, UpdateCluster
+from tf_fuse.shard_update.plan import Bucket, UpdateCluster
 from tf_fuse.shard_update.replicas import Replicas
 
 
@@ -49,22 +48,6 @@ def unlike(
         common = common & of
     differ = {one for of in clusters for one in of - common}
     return {number for one in differ for number in _numbers(one)}
-
-
-def explained(before: ShardedUpdate, after: ShardedUpdate) -> ShardedUpdate:
-    """Return a plan with the reason of updates that are left alone since another plan was made.
-
-    Args:
-      before: the other plan, in which replicas differ.
-      after: the plan of the same function, in which variables have other users.
-    """
-    buckets = []
-    for was, bucket in zip(before.buckets, after.buckets, strict=True):
-        for index, (old, new) in enumerate(zip(was.clusters, bucket.clusters, strict=True)):
-            if was.reason is None and old.reason is None and new.reason is not None:
-                bucket = bucket.with_cluster(index, new.leave("one_replica", new.detail))
-        buckets.append(bucket)
-    return replace(after, buckets=tuple(buckets))
 
 
 def _outline(bucket: Bucket, variables: Mapping[str, int]) -> tuple[Hashable, ...]:
