@@ -32,7 +32,7 @@
 #include "base/borrowed_tensor.h"
 #include "base/metrics.h"
 #include "channel/chunk_client.h"
-#include "channel/shared_memory/slots.h"
+#include "channel/shared_memory/blocks.h"
 #include "testing/channels/call_cases.h"
 #include "testing/channels/channel_free_cases.h"
 #include "testing/channels/channel_task.h"
@@ -116,7 +116,7 @@ class Transfer {
         chunk_(chunk),
         borrows_((*random)() % 2 == 0),
         cancels_((*random)() % 8 == 0) {
-    const uint64_t limit = borrows_ ? kSlotBytes : 5 * kSlotBytes;
+    const uint64_t limit = borrows_ ? kBlockBytes : 5 * kBlockBytes;
     const uint64_t most[] = {1, 100, 32 << 10, 64 << 10, limit};
     bytes_ = 1 + (*random)() % most[(*random)() % 5];
     source_.resize(bytes_);
@@ -282,7 +282,7 @@ ChunkLoan BorrowPosted(TestTask* task, uint64_t bytes, char byte) {
 // A consumer that still reads when its channel is lost knows that the producer
 // has used the memory since.
 void LoanOutlivesItsChannel(TestTask* task) {
-  const ChunkLoan loan = BorrowPosted(task, kSlotBytes, 'a');
+  const ChunkLoan loan = BorrowPosted(task, kBlockBytes, 'a');
   LoseChannel();
   while (Metrics::Get()->lent_chunks.load() != 0) {
     absl::SleepFor(absl::Milliseconds(1));
@@ -290,7 +290,7 @@ void LoanOutlivesItsChannel(TestTask* task) {
   if (!loan.intact() || *loan.data() != 'a') {
     Wrong("a loan whose memory nobody else needed is not intact");
   }
-  const ChunkLoan next = BorrowPosted(task, kSlotBytes, 'b');
+  const ChunkLoan next = BorrowPosted(task, kBlockBytes, 'b');
   if (*loan.data() != 'b') Wrong("lost memory is not used again");
   if (loan.intact()) Wrong("a loan is intact whose memory was used again");
 }
