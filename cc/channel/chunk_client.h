@@ -57,7 +57,7 @@ class ChunkClient : public FetchOwner,
   std::shared_ptr<ChunkCall> Take(const ChunkKey& key, uint64_t task_token,
                                   char* destination, ChunkDone done,
                                   std::function<void()> no_way);
-  // The same of a chunk of kSlotBytes at most, which is not copied if it lies
+  // The same of a chunk of kBlockBytes at most, which is not copied if it lies
   // in shared memory.
   std::shared_ptr<ChunkCall> Borrow(const ChunkKey& key, uint64_t task_token,
                                     LoanDone done,

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/metrics.h"
+#include "channel/shared_memory/blocks.h"
 #include "channel/shared_memory/copy_threads.h"
-#include "channel/shared_memory/slots.h"
 
 namespace tf_fuse {
 

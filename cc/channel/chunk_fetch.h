@@ -26,7 +26,7 @@ class FetchOwner {
   virtual void Forget(uint64_t call) = 0;
   // Shared memory that the producer has sent; null if it has not.
   virtual std::shared_ptr<SharedMemory> SegmentOf(uint32_t id) = 0;
-  // Returns a slot of shared memory to the producer.
+  // Returns a block of shared memory to the producer.
   virtual void GiveBack(uint64_t lease,
                         const std::shared_ptr<Connection>& lender) = 0;
 };

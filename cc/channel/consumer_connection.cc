@@ -259,7 +259,7 @@ void ConsumerConnection::OnClosed(const absl::Status& status) {
   for (const auto& [id, parcel] : parcels) parcel->Drop(status);
   Metrics::Get()->lent_chunks.fetch_sub(loans.size());
   // A consumer that still reads one finds another stamp there.
-  for (const auto& [lease, loan] : loans) GiveSlot(loan.slot);
+  for (const auto& [lease, loan] : loans) GiveBlock(loan.block);
 }
 
 }  // namespace tf_fuse

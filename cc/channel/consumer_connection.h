@@ -17,7 +17,7 @@
 #include "channel/calls/call_server.h"
 #include "channel/chunk_source.h"
 #include "channel/parcel.h"
-#include "channel/shared_memory/slots.h"
+#include "channel/shared_memory/blocks.h"
 #include "channel/socket/connection.h"
 #include "tensorflow/core/framework/cancellation.h"
 
@@ -71,24 +71,25 @@ class ConsumerConnection
   absl::StatusOr<PostedChunk> TakeParcel(const v1::ChunkRequest& request);
   void OnPosted(uint64_t call, uint64_t bytes,
                 absl::StatusOr<PostedChunk> posted, bool is_parcel = false);
-  // Sends a chunk, or the next parts of it, as far as slots are free.
+  // Sends a chunk, or the next parts of it, as far as blocks are free.
   void SendParts(const std::shared_ptr<ServedChunk>& chunk);
   // False if the rest is sent when a part comes back, or was sent at once.
   bool SendNextPart(const std::shared_ptr<ServedChunk>& chunk);
   void SendDirectly(const std::shared_ptr<ServedChunk>& chunk);
   void SendShared(const std::shared_ptr<ServedChunk>& chunk,
-                  const SharedSlots::Slot& slot);
-  void SendSegment(const SharedSlots::Slot& slot);
+                  const SharedBlocks::Block& block);
+  void SendSegment(const SharedBlocks::Block& block);
   void SendError(uint64_t call, const absl::Status& status);
   // False if none is free, or the consumer has its part of them.
-  bool TakeSlot(SharedSlots::Slot* slot);
-  void GiveSlot(const SharedSlots::Slot& slot);
+  bool TakeBlock(SharedBlocks::Block* block);
+  void GiveBlock(const SharedBlocks::Block& block);
   // Notes what the consumer will give back; false if it is gone.
-  bool Lend(const SharedSlots::Slot& slot, std::shared_ptr<ServedChunk> chunk);
+  bool Lend(const SharedBlocks::Block& block,
+            std::shared_ptr<ServedChunk> chunk);
   void TakeBack(uint64_t lease);
 
   struct Loan {
-    SharedSlots::Slot slot;
+    SharedBlocks::Block block;
     std::shared_ptr<ServedChunk> chunk;
   };
   struct Call {
@@ -106,7 +107,7 @@ class ConsumerConnection
   std::map<uint64_t, std::shared_ptr<Parcel>> parcels_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, Loan> loans_ ABSL_GUARDED_BY(mu_);  // By lease.
-  uint64_t slots_ ABSL_GUARDED_BY(mu_) = 0;  // Being filled, or lent.
+  uint64_t blocks_ ABSL_GUARDED_BY(mu_) = 0;  // Being filled, or lent.
   std::set<uint32_t> sent_segments_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ConsumerConnection: how a chunk gets to the consumer, through the socket or
-// through slots of shared memory.
+// through blocks of shared memory.
 
 #include <algorithm>
 #include <string>
@@ -20,9 +20,9 @@ namespace tf_fuse {
 
 namespace {
 
-// Slots that one chunk has under way: one is filled while others are read.
-constexpr int kSlotsPerChunk = 3;
-// A consumer may stop and keep what it has: this part of all slots, and others
+// Blocks that one chunk has under way: one is filled while others are read.
+constexpr int kBlocksPerChunk = 3;
+// A consumer may stop and keep what it has: this part of all blocks, and others
 // go on with the rest. Beyond it bytes go through the socket.
 constexpr uint64_t kConsumersAtLeast = 4;
 
@@ -85,93 +85,94 @@ bool ConsumerConnection::SendNextPart(
   }
   {
     absl::MutexLock lock(&chunk->mu);
-    if (chunk->next >= chunk->bytes || chunk->slots >= kSlotsPerChunk) {
+    if (chunk->next >= chunk->bytes || chunk->blocks >= kBlocksPerChunk) {
       return false;
     }
-    ++chunk->slots;
+    ++chunk->blocks;
   }
-  SharedSlots::Slot slot;
-  if (TakeSlot(&slot)) {
-    SendShared(chunk, slot);
+  SharedBlocks::Block block;
+  if (TakeBlock(&block)) {
+    SendShared(chunk, block);
     return true;
   }
   {
     // When one of its own comes back it goes on.
     absl::MutexLock lock(&chunk->mu);
-    if (--chunk->slots > 0) return false;
+    if (--chunk->blocks > 0) return false;
   }
   SendDirectly(chunk);
   return false;
 }
 
-bool ConsumerConnection::TakeSlot(SharedSlots::Slot* slot) {
-  const uint64_t most = MaxSharedMemoryBytes() / kSlotBytes / kConsumersAtLeast;
+bool ConsumerConnection::TakeBlock(SharedBlocks::Block* block) {
+  const uint64_t most =
+      MaxSharedMemoryBytes() / kBlockBytes / kConsumersAtLeast;
   absl::MutexLock lock(&mu_);
-  if (slots_ >= std::max<uint64_t>(most, 1)) return false;
-  if (!SharedSlots::Get()->Take(slot)) return false;
-  ++slots_;
+  if (blocks_ >= std::max<uint64_t>(most, 1)) return false;
+  if (!SharedBlocks::Get()->Take(block)) return false;
+  ++blocks_;
   return true;
 }
 
-void ConsumerConnection::GiveSlot(const SharedSlots::Slot& slot) {
+void ConsumerConnection::GiveBlock(const SharedBlocks::Block& block) {
   {
     absl::MutexLock lock(&mu_);
-    --slots_;
+    --blocks_;
   }
-  SharedSlots::Get()->Give(slot);
+  SharedBlocks::Get()->Give(block);
 }
 
 void ConsumerConnection::SendShared(const std::shared_ptr<ServedChunk>& chunk,
-                                    const SharedSlots::Slot& slot) {
+                                    const SharedBlocks::Block& block) {
   uint64_t begin;
   uint64_t bytes;
   {
     absl::MutexLock lock(&chunk->mu);
     begin = chunk->next;
-    bytes = std::min(kSlotBytes, chunk->bytes - begin);
+    bytes = std::min(kBlockBytes, chunk->bytes - begin);
     chunk->next += bytes;
   }
-  if (bytes == 0) return GiveSlot(slot);
-  chunk->Read(begin, bytes, slot.data);
+  if (bytes == 0) return GiveBlock(block);
+  chunk->Read(begin, bytes, block.data);
   if (!chunk->is_parcel) {
     Metrics::Get()->collective_copied_bytes.fetch_add(bytes);
   }
-  SendSegment(slot);
+  SendSegment(block);
   v1::ChannelMessage message;
   v1::ChunkAnswer* answer = message.mutable_answer();
   answer->set_call(chunk->call);
   answer->set_offset(begin);
-  answer->set_segment(slot.segment);
-  answer->set_segment_offset(slot.offset);
+  answer->set_segment(block.segment);
+  answer->set_segment_offset(block.offset);
   answer->set_segment_bytes(bytes);
   answer->set_last(begin + bytes == chunk->bytes);
-  answer->set_lease(slot.lease);
-  answer->set_stamp_offset(slot.stamp_offset);
-  if (!Lend(slot, answer->last() ? nullptr : chunk)) return GiveSlot(slot);
+  answer->set_lease(block.lease);
+  answer->set_stamp_offset(block.stamp_offset);
+  if (!Lend(block, answer->last() ? nullptr : chunk)) return GiveBlock(block);
   connection_->Send(message);
 }
 
-void ConsumerConnection::SendSegment(const SharedSlots::Slot& slot) {
+void ConsumerConnection::SendSegment(const SharedBlocks::Block& block) {
   {
     absl::MutexLock lock(&mu_);
-    if (sent_segments_.count(slot.segment) > 0) return;
+    if (sent_segments_.count(block.segment) > 0) return;
   }
   v1::ChannelMessage message;
-  message.mutable_segment()->set_id(slot.segment);
-  message.mutable_segment()->set_bytes(slot.memory->size());
-  connection_->Send(message, {}, nullptr, slot.memory->fd());
+  message.mutable_segment()->set_id(block.segment);
+  message.mutable_segment()->set_bytes(block.memory->size());
+  connection_->Send(message, {}, nullptr, block.memory->fd());
   // Only now: what names the segment must come after it. Two threads may send
   // it twice, which does no harm.
   absl::MutexLock lock(&mu_);
-  sent_segments_.insert(slot.segment);
+  sent_segments_.insert(block.segment);
 }
 
-bool ConsumerConnection::Lend(const SharedSlots::Slot& slot,
+bool ConsumerConnection::Lend(const SharedBlocks::Block& block,
                               std::shared_ptr<ServedChunk> chunk) {
   absl::MutexLock lock(&mu_);
   if (closed_) return false;
   Metrics::Get()->lent_chunks.fetch_add(1);
-  loans_[slot.lease] = {slot, std::move(chunk)};
+  loans_[block.lease] = {block, std::move(chunk)};
   return true;
 }
 
@@ -185,11 +186,11 @@ void ConsumerConnection::TakeBack(uint64_t lease) {
     loans_.erase(found);
   }
   Metrics::Get()->lent_chunks.fetch_sub(1);
-  GiveSlot(loan.slot);
+  GiveBlock(loan.block);
   if (loan.chunk == nullptr) return;
   {
     absl::MutexLock lock(&loan.chunk->mu);
-    --loan.chunk->slots;
+    --loan.chunk->blocks;
   }
   SendParts(loan.chunk);
 }

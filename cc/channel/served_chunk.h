@@ -38,7 +38,7 @@ class ServedChunk {
   const bool is_parcel;
   absl::Mutex mu;
   uint64_t next ABSL_GUARDED_BY(mu) = 0;  // What was not taken up yet.
-  int slots ABSL_GUARDED_BY(mu) = 0;      // Under way.
+  int blocks ABSL_GUARDED_BY(mu) = 0;     // Under way.
 
  private:
   const PostedChunk posted_;

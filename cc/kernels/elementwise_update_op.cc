@@ -96,9 +96,9 @@ class ElementwiseUpdateOp : public OpKernel {
     OP_REQUIRES(ctx, message.ParseFromString(serialized),
                 absl::InvalidArgumentError(
                     "TfFuse>ElementwiseUpdate: the program does not parse"));
-    auto program = Program::Compile(message);
+    auto program = CompiledUpdate::Compile(message);
     OP_REQUIRES_OK(ctx, program.status());
-    program_ = std::make_unique<Program>(*std::move(program));
+    program_ = std::make_unique<CompiledUpdate>(*std::move(program));
     OP_REQUIRES_OK(ctx, CheckSignature(ctx));
     const int variables = static_cast<int>(program_->variable_types().size());
     OP_REQUIRES_OK(ctx, counted_.Init(ctx, variables));
@@ -263,7 +263,7 @@ class ElementwiseUpdateOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  std::unique_ptr<Program> program_;
+  std::unique_ptr<CompiledUpdate> program_;
   std::vector<TensorShape> shapes_;
   CountedUpdate counted_;
 };

@@ -261,7 +261,7 @@ struct Outcome {
   std::vector<std::string> variables, results;
 };
 
-Outcome Run(const Program& program, const Bytes& variables,
+Outcome Run(const CompiledUpdate& program, const Bytes& variables,
             const std::vector<BlockOperand>& inputs,
             const std::vector<SortedRows>& indices, bool in_place,
             bool backwards) {
@@ -311,7 +311,7 @@ Outcome Run(const Program& program, const Bytes& variables,
   return outcome;
 }
 
-void Try(Random* random, const Program& program) {
+void Try(Random* random, const CompiledUpdate& program) {
   Bytes variables, memory;
   for (const DataType type : program.variable_types()) {
     variables.push_back(Memory(random, type, program.size()));
@@ -369,7 +369,7 @@ int Main(double seconds, uint64_t seed) {
       }
       if (!message.ParseFromString(bytes) || message.size() > 20'000) continue;
     }
-    const auto program = Program::Compile(message);
+    const auto program = CompiledUpdate::Compile(message);
     if (!program.ok()) {
       if (program.status().code() != absl::StatusCode::kInvalidArgument) {
         std::fprintf(stderr, "%s\n", program.status().ToString().c_str());

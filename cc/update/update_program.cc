@@ -54,7 +54,7 @@ class Compiler {
  public:
   explicit Compiler(const v1::UpdateProgram& message) : message_(message) {}
 
-  absl::StatusOr<Program> Compile() {
+  absl::StatusOr<CompiledUpdate> Compile() {
     if (message_.size() < 0) {
       return Wrong(absl::StrCat("size ", message_.size()));
     }
@@ -88,8 +88,8 @@ class Compiler {
   }
 
  private:
-  using Kind = Program::Place::Kind;
-  using Place = Program::Place;
+  using Kind = CompiledUpdate::Place::Kind;
+  using Place = CompiledUpdate::Place;
 
   struct Value {
     DataType type;
@@ -379,7 +379,7 @@ class Compiler {
   }
 
   const v1::UpdateProgram& message_;
-  Program program_;
+  CompiledUpdate program_;
   int step_ = 0;
   std::vector<Value> values_;
   // By value: the first one that is the same.
@@ -392,7 +392,8 @@ class Compiler {
   std::vector<int> free_;
 };
 
-absl::StatusOr<Program> Program::Compile(const v1::UpdateProgram& message) {
+absl::StatusOr<CompiledUpdate> CompiledUpdate::Compile(
+    const v1::UpdateProgram& message) {
   return Compiler(message).Compile();
 }
 

@@ -36,11 +36,12 @@ struct ProgramMemory {
   std::vector<SortedRows> indices;
 };
 
-class Program {
+class CompiledUpdate {
  public:
   // Errors say which step is wrong, and how. Whatever is in the message, a
   // program that is returned only reads and writes what `Run` is given.
-  static absl::StatusOr<Program> Compile(const v1::UpdateProgram& message);
+  static absl::StatusOr<CompiledUpdate> Compile(
+      const v1::UpdateProgram& message);
 
   int64_t size() const { return size_; }
   const std::vector<tensorflow::DataType>& variable_types() const {
@@ -108,7 +109,7 @@ class Program {
   class Frame;
   class Ahead;
 
-  Program() = default;
+  CompiledUpdate() = default;
 
   // Reads which inputs are rows; returns what is wrong with them, or "".
   std::string AddRowSums(const v1::UpdateProgram& message);

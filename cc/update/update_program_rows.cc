@@ -12,7 +12,7 @@ namespace tf_fuse {
 using tensorflow::DataType;
 using tensorflow::DataTypeString;
 
-std::string Program::AddRowSums(const v1::UpdateProgram& message) {
+std::string CompiledUpdate::AddRowSums(const v1::UpdateProgram& message) {
   for (const DataType type : index_types_) {
     if (type != tensorflow::DT_INT32 && type != tensorflow::DT_INT64) {
       return absl::StrCat("numbers of rows of ", DataTypeString(type));
@@ -29,7 +29,7 @@ std::string Program::AddRowSums(const v1::UpdateProgram& message) {
   return "";
 }
 
-std::string Program::AddRowSum(const v1::RowSum& message) {
+std::string CompiledUpdate::AddRowSum(const v1::RowSum& message) {
   const auto has = [](int index, const auto& all) {
     return index >= 0 && static_cast<size_t>(index) < all.size();
   };

@@ -20,7 +20,7 @@ constexpr size_t kWidest = 8;
 
 }  // namespace
 
-void Program::FindStreams() {
+void CompiledUpdate::FindStreams() {
   std::set<std::pair<Place::Kind, int>> seen;
   const auto add = [&](const Place& place) {
     if (place.kind != Place::Kind::kRegister &&
@@ -37,9 +37,10 @@ void Program::FindStreams() {
 
 // What one thread works with: operands and outputs are where those of the next
 // block are.
-class Program::Frame {
+class CompiledUpdate::Frame {
  public:
-  Frame(const Program& program, const ProgramMemory& memory, int64_t first)
+  Frame(const CompiledUpdate& program, const ProgramMemory& memory,
+        int64_t first)
       : scratch_(new char[(program.registers_ + program.row_sums_.size() + 1) *
                               kStride +
                           kAlign]) {
@@ -145,9 +146,10 @@ class Program::Frame {
 // Asks for the memory of the next block while one is computed. Otherwise an
 // instruction that comes to a variable first waits for all of it, and the
 // others, which find it in the cache, leave the way to memory idle.
-class Program::Ahead {
+class CompiledUpdate::Ahead {
  public:
-  Ahead(const Program& program, const ProgramMemory& memory, const Frame& frame)
+  Ahead(const CompiledUpdate& program, const ProgramMemory& memory,
+        const Frame& frame)
       : parts_(static_cast<int64_t>(program.code_.size())) {
     for (const Place& place : program.streams_) {
       const BlockOperand start = frame.At(memory, place, 0);
@@ -200,7 +202,8 @@ class Program::Ahead {
   int64_t per_part_ = 0;
 };
 
-void Program::Frame::Sum::Run(int64_t first, int64_t count, char* applied) {
+void CompiledUpdate::Frame::Sum::Run(int64_t first, int64_t count,
+                                     char* applied) {
   if (!is_zero) std::memset(block, 0, kBlockElements * how.bytes);
   is_zero = true;
   const int64_t last = first + count;
@@ -223,7 +226,7 @@ void Program::Frame::Sum::Run(int64_t first, int64_t count, char* applied) {
   }
 }
 
-void Program::Frame::Run(int64_t first, int64_t count, Ahead* ahead) {
+void CompiledUpdate::Frame::Run(int64_t first, int64_t count, Ahead* ahead) {
   for (Sum& sum : sums_) sum.Run(first, count, applied_);
   for (const Step& step : steps_) {
     ahead->Ask();
@@ -231,7 +234,7 @@ void Program::Frame::Run(int64_t first, int64_t count, Ahead* ahead) {
   }
 }
 
-void Program::Frame::GoToNextBlock() {
+void CompiledUpdate::Frame::GoToNextBlock() {
   for (Step& step : steps_) {
     for (int i = 0; i < kMostOperands; ++i) {
       step.operands[i].data =
@@ -241,8 +244,8 @@ void Program::Frame::GoToNextBlock() {
   }
 }
 
-void Program::Run(const ProgramMemory& memory, int64_t begin,
-                  int64_t end) const {
+void CompiledUpdate::Run(const ProgramMemory& memory, int64_t begin,
+                         int64_t end) const {
   const int64_t first = begin * kBlockElements;
   const int64_t last = std::min(end * kBlockElements, size_);
   Frame frame(*this, memory, first);

@@ -141,9 +141,9 @@ absl::Status UpdateStage::CheckProgram(int variables,
     }
     return WrongStage("a stage without a program");
   }
-  auto program = Program::Compile(message_.program());
+  auto program = CompiledUpdate::Compile(message_.program());
   if (!program.ok()) return program.status();
-  program_ = std::make_shared<Program>(*std::move(program));
+  program_ = std::make_shared<CompiledUpdate>(*std::move(program));
   if (!program_->index_types().empty()) {
     return WrongStage("a program that sums rows");
   }

@@ -118,7 +118,8 @@ class UpdateStage {
                           tensorflow::Tensor* variable);
 
   v1::UpdateStage message_;
-  std::shared_ptr<Program> program_;  // Null: rows are scattered as they come.
+  // Null: rows are scattered as they come.
+  std::shared_ptr<CompiledUpdate> program_;
   std::vector<Scatter> scatters_;
   std::vector<tensorflow::DataType> types_;  // Of what is scattered.
   bool reads_kept_ = false;

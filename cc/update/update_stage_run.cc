@@ -21,7 +21,8 @@ BlockOperand Operand(const Tensor& tensor, int64_t size) {
   return {tensor.data(), tensor.NumElements() == 1 && size != 1};
 }
 
-absl::Status AllocateResults(OpKernelContext* ctx, const Program& program,
+absl::Status AllocateResults(OpKernelContext* ctx,
+                             const CompiledUpdate& program,
                              std::vector<Tensor>* results,
                              ProgramMemory* memory) {
   for (size_t i = 0; i < results->size(); ++i) {
@@ -153,7 +154,7 @@ absl::Status UpdateStage::RunOnRows(OpKernelContext* ctx,
   // (How many rows there are is new in each step.)
   v1::UpdateProgram message = message_.program();
   message.set_size(size);
-  auto program = Program::Compile(message);
+  auto program = CompiledUpdate::Compile(message);
   if (!program.ok()) return program.status();
   ProgramMemory memory;
   std::vector<Tensor> repeated(message_.inputs_size());

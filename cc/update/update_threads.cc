@@ -18,8 +18,8 @@ constexpr double kLeastPartNs = 500e3;
 
 }  // namespace
 
-void RunOnThreads(tensorflow::OpKernelContext* ctx, const Program& program,
-                  const ProgramMemory& memory) {
+void RunOnThreads(tensorflow::OpKernelContext* ctx,
+                  const CompiledUpdate& program, const ProgramMemory& memory) {
   const auto& threads = *ctx->device()->tensorflow_cpu_worker_threads();
   const int64_t blocks = (program.size() + kBlockElements - 1) / kBlockElements;
   const auto worthwhile =

@@ -13,8 +13,8 @@ namespace tf_fuse {
 
 // Runs all of a program: on the calling thread, and on others of the kernel's
 // device as well where it takes long enough for that.
-void RunOnThreads(tensorflow::OpKernelContext* ctx, const Program& program,
-                  const ProgramMemory& memory);
+void RunOnThreads(tensorflow::OpKernelContext* ctx,
+                  const CompiledUpdate& program, const ProgramMemory& memory);
 
 }  // namespace tf_fuse
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         end_limits.use(end_limits.current().with_program(args.grace))
     command = [args.program, *args.arguments]
     try:
-        place = platforms.find_place(os.environ, args.workers, args.ps, args.port)
+        place = platforms.find_task(os.environ, args.workers, args.ps, args.port)
     except platforms.PlatformError as error:
         parser.error(str(error))
     if place is not None:
@@ -132,7 +132,7 @@ def _read_hosts(name: str, parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _run_task(
-    place: platforms.Place,
+    place: platforms.PlatformTask,
     command: Sequence[str],
     args: argparse.Namespace,
     log_dir: Path | None,

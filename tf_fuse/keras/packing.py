@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 _STEPS = 4  # bytes of the number of steps, which come first
 
 
-class _Place(NamedTuple):
+class _PackedTensor(NamedTuple):
     """Where a tensor is in the packed one."""
 
     dtype: Any
@@ -30,7 +30,7 @@ class Packing:
     def __init__(self) -> None:
         self.numbers: Any = None
         # By number: the place, or which one of the others it is; None for None.
-        self._places: list[_Place | int | None] = []
+        self._places: list[_PackedTensor | int | None] = []
 
     def pack(self, structure: Any, steps: Any = 0) -> list[Any]:
         """Pack tensors of known shapes.
@@ -55,7 +55,7 @@ class Packing:
                 self._places.append(None)
             elif tf.is_tensor(one) and _is_plain(one):
                 end = begin + math.prod(one.shape) * one.dtype.size
-                self._places.append(_Place(one.dtype, tuple(one.shape), begin, end))
+                self._places.append(_PackedTensor(one.dtype, tuple(one.shape), begin, end))
                 bytes_.append(tf.reshape(tf.bitcast(one, tf.uint8), [-1]))
                 begin = end
             else:

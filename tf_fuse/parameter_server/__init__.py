@@ -6,11 +6,14 @@ With the option `place_variables`, `tf.distribute.ParameterServerStrategy` place
 their bytes and traffic; docs/parameter_servers.md is for users.
 """
 
+from typing import Any
+
+from tf_fuse._deprecated.former_keyword import warn_of
 from tf_fuse.parameter_server.costs import Costs
 from tf_fuse.parameter_server.partitioning.partitioner import CostPartitioner
 from tf_fuse.parameter_server.partitioning.pieces import pieces
 from tf_fuse.parameter_server.placement.device_setter import PsStrategy
-from tf_fuse.parameter_server.placement.planned_places import Plan
+from tf_fuse.parameter_server.placement.planned_places import PlacementPlan
 from tf_fuse.parameter_server.planning import build, plan
 from tf_fuse.parameter_server.repeated_steps import repeat
 from tf_fuse.parameter_server.report import (
@@ -23,7 +26,7 @@ from tf_fuse.parameter_server.update_measurement import measure_costs
 __all__ = [
     "CostPartitioner",
     "Costs",
-    "Plan",
+    "PlacementPlan",
     "PsStrategy",
     "build",
     "measure_costs",
@@ -34,3 +37,11 @@ __all__ = [
     "repeat",
     "set_costs",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return `PlacementPlan` by its former name."""
+    if name == "Plan":
+        warn_of("tf_fuse.parameter_server.Plan", "PlacementPlan", stacklevel=3)
+        return PlacementPlan
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

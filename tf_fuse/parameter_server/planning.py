@@ -24,7 +24,7 @@ from tf_fuse.parameter_server.placement import update_spreading
 from tf_fuse.parameter_server.placement.device_setter import whole_of
 from tf_fuse.parameter_server.placement.planned_places import (
     Expected,
-    Plan,
+    PlacementPlan,
     Split,
     make_plan,
 )
@@ -95,7 +95,7 @@ def build(function: Callable[[], _T]) -> _T:
             )  # fmt: skip
 
 
-def plan(function: Callable[[], Any], servers: int, costs: Costs | None = None) -> Plan:
+def plan(function: Callable[[], Any], servers: int, costs: Costs | None = None) -> PlacementPlan:
     """Plan where the variables of a graph go, for `ps_strategy`.
 
     Args:
@@ -124,7 +124,7 @@ def _plan(
     servers: ServerLoads,
     split: Callable[[Sequence[Expected]], Split] | None,
     in_graph: bool,
-) -> Plan:
+) -> PlacementPlan:
     try:
         recorded = record(function)
     except Exception as error:
@@ -132,7 +132,7 @@ def _plan(
         reason = f"the model cannot be built abstractly: {type(error).__name__}: {text}"
         _log.warning("%s. Each variable is placed as it is made.", reason)
         _log.debug("while planning", exc_info=True)
-        return Plan(len(servers.counts), reason=reason)
+        return PlacementPlan(len(servers.counts), reason=reason)
     expected = expected_of(recorded, in_graph)
     for one in expected:
         if one.server is not None and one.server >= len(servers.counts):

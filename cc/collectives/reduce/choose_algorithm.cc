@@ -7,7 +7,7 @@
 #include <string>
 
 #include "channel/peer_card.h"
-#include "channel/shared_memory/slots.h"
+#include "channel/shared_memory/blocks.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace tf_fuse {
@@ -90,7 +90,7 @@ int64_t PieceBytes(const tensorflow::CollGroupParams& group) {
   // What lies in shared memory should stay in the caches; an RPC costs more
   // than a message.
   constexpr int64_t kPieceOfRpc = 4 << 20;
-  return AbilitiesOf(group).shared_memory ? static_cast<int64_t>(kSlotBytes)
+  return AbilitiesOf(group).shared_memory ? static_cast<int64_t>(kBlockBytes)
                                           : kPieceOfRpc;
 }
 

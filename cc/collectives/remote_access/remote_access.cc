@@ -14,7 +14,7 @@
 #include "channel/chunk_client.h"
 #include "channel/chunk_source.h"
 #include "channel/peer_card.h"
-#include "channel/shared_memory/slots.h"
+#include "channel/shared_memory/blocks.h"
 #include "collectives/remote_access/grpc_chunk.h"
 #include "collectives/remote_access/pending_posts.h"
 #include "collectives/remote_access/pending_take.h"
@@ -168,7 +168,7 @@ void FuseRemoteAccess::StartByChannel(
                                         request->destination(),
                                         request->Taken(), otherwise));
   }
-  if (chunk.bytes <= kSlotBytes) {
+  if (chunk.bytes <= kBlockBytes) {
     return request->Follow(
         client->Borrow(chunk, card.task_token(), request->Lent(), otherwise));
   }

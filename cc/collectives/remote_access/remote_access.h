@@ -65,7 +65,7 @@ class FuseRemoteAccess : public tensorflow::CollectiveRemoteAccessDistributed {
   void Take(const tensorflow::CollGroupMember& member, ChunkKey chunk,
             char* destination, tensorflow::CancellationManager* cancellation,
             ChunkDone done);
-  // The same of kSlotBytes at most, which is not copied if that can be.
+  // The same of kBlockBytes at most, which is not copied if that can be.
   void Borrow(const tensorflow::CollGroupMember& member, ChunkKey chunk,
               tensorflow::CancellationManager* cancellation, LoanDone done);
 

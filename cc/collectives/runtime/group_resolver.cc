@@ -121,7 +121,7 @@ void FuseParamResolver::CompleteParamsAsync(const DeviceAttributes& device,
                                             CollectiveParams* params,
                                             CancellationManager* cancellation,
                                             const StatusCallback& done) {
-  joins_->Meet(params->group.group_key);
+  joins_->CountUse(params->group.group_key);
   // A caller that has timed out keeps neither until this is called.
   tensorflow::core::IntrusivePtr<CollectiveParams> kept(params,
                                                         /*add_ref=*/true);
@@ -150,22 +150,22 @@ void FuseParamResolver::CompleteGroupAsync(const DeviceAttributes& device,
                                            CancellationManager* cancellation,
                                            const StatusCallback& done) {
   if (absl::StartsWith(device.name(), own_prefix_)) {
-    joins_->Meet(params->group_key);
+    joins_->CountUse(params->group_key);
     return CollectiveParamResolverDistributed::CompleteGroupAsync(
         WithCard(device), params, cancellation, done);
   }
   // A group that is not complete answers later, when this task joins.
   Joins::Join join = {device, *params, {}};
   const bool joins_again = IsMember(device, params->group_key);
-  const uint64_t meetings = joins_->Come(device, params->group_key);
+  const uint64_t uses = joins_->Come(device, params->group_key);
   auto at_once = std::make_shared<std::atomic<bool>>(true);
   CollectiveParamResolverDistributed::CompleteGroupAsync(
       device, params, cancellation,
-      [this, join = std::move(join), joins_again, meetings, at_once,
+      [this, join = std::move(join), joins_again, uses, at_once,
        done](const absl::Status& status) {
         // Before the device has its answer: it asks for a broadcast next, and
         // this task may begin anew before this call returns.
-        if (status.ok() && joins_again && *at_once) joins_->Add(join, meetings);
+        if (status.ok() && joins_again && *at_once) joins_->Add(join, uses);
         done(Named(status, join.group.group_key));
       });
   *at_once = false;

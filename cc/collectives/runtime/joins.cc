@@ -23,11 +23,11 @@ bool Joins::KeepError(const tensorflow::CompleteInstanceRequest& request,
   return true;
 }
 
-void Joins::Meet(int32_t group_key) {
+void Joins::CountUse(int32_t group_key) {
   std::vector<std::function<void()>> next;
   {
     absl::MutexLock lock(&mu_);
-    ++meetings_[group_key];
+    ++uses_[group_key];
     joins_.erase(joins_.lower_bound(Key(group_key, "")),
                  joins_.lower_bound(Key(group_key + int64_t{1}, "")));
     const auto [begin, end] = errors_.equal_range(group_key);

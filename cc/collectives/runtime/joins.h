@@ -43,15 +43,15 @@ class Joins {
                            known.incarnation() != device.incarnation();
       it = is_void ? joins_.erase(it) : std::next(it);
     }
-    auto found = meetings_.find(group_key);
-    return found == meetings_.end() ? 0 : found->second;
+    auto found = uses_.find(group_key);
+    return found == uses_.end() ? 0 : found->second;
   }
-  // Nothing if this task has used the group since: it has met the device.
-  void Add(Join join, uint64_t meetings) {
+  // Nothing if this task has used the group since: it knows the device.
+  void Add(Join join, uint64_t uses) {
     absl::MutexLock lock(&mu_);
     const Key key(join.group.group_key, join.device.name());
-    auto found = meetings_.find(join.group.group_key);
-    if (found != meetings_.end() && found->second != meetings) return;
+    auto found = uses_.find(join.group.group_key);
+    if (found != uses_.end() && found->second != uses) return;
     if (joins_.size() >= kMaxJoins) return;
     joins_.insert_or_assign(key, std::move(join));
   }
@@ -65,7 +65,7 @@ class Joins {
                  absl::FunctionRef<bool()> is_current,
                  std::function<void()> next);
   // This task uses the group.
-  void Meet(int32_t group_key);
+  void CountUse(int32_t group_key);
   // This task begins anew, or its collectives have failed.
   void GoOn();
   // They stay until this task uses their groups: it may begin anew twice.
@@ -77,7 +77,7 @@ class Joins {
 
   mutable absl::Mutex mu_;
   std::map<Key, Join> joins_ ABSL_GUARDED_BY(mu_);
-  std::map<int32_t, uint64_t> meetings_ ABSL_GUARDED_BY(mu_);  // By group.
+  std::map<int32_t, uint64_t> uses_ ABSL_GUARDED_BY(mu_);  // By group.
   // By group.
   std::multimap<int32_t, std::function<void()>> errors_ ABSL_GUARDED_BY(mu_);
 };

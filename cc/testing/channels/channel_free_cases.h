@@ -173,9 +173,9 @@ bool JoinsAreOfWhoWaits() {
   };
   Joins joins;
   // This task comes to group 1 while the device does.
-  const uint64_t meetings = joins.Come(device, 1);
-  joins.Meet(1);
-  joins.Add(join(1), meetings);
+  const uint64_t uses = joins.Come(device, 1);
+  joins.CountUse(1);
+  joins.Add(join(1), uses);
   if (!joins.All().empty()) return Fails("a join of a group that was met");
   joins.Add(join(1), joins.Come(device, 1));
   joins.Add(join(2), joins.Come(device, 2));
@@ -221,7 +221,7 @@ bool ErrorsWaitForTheNextUse() {
   if (!keep(1, true, &ended) || !keep(2, true, &ended) || ended != 0) {
     return Fails("an error of who has joined");
   }
-  joins.Meet(1);
+  joins.CountUse(1);
   if (ended != 1) return Fails("an error of a group that was met");
   joins.GoOn();
   if (ended != 2) return Fails("an error at a new beginning");

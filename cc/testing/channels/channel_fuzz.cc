@@ -116,12 +116,12 @@ class Victim {
 // What a consumer that lies may take.
 class Posted {
  public:
-  Posted(World* world, int64_t step, const std::string& key, uint64_t bytes)
+  Posted(TestTask* task, int64_t step, const std::string& key, uint64_t bytes)
       : tensor_(tensorflow::DT_UINT8,
                 tensorflow::TensorShape({static_cast<int64_t>(bytes)})) {
     std::memset(tensor_.data(), 'z', bytes);
-    world->Post(step, key, &tensor_,
-                [this](const absl::Status&) { taken_.Notify(); });
+    task->Post(step, key, &tensor_,
+               [this](const absl::Status&) { taken_.Notify(); });
   }
   void Wait() { taken_.WaitForNotification(); }
 
@@ -255,21 +255,21 @@ void LieAsProducer(uint64_t number, uint64_t seed) {
 }
 
 // One connection of a consumer that lies.
-void LieAsConsumer(World* world, uint64_t number, uint64_t seed) {
+void LieAsConsumer(TestTask* task, uint64_t number, uint64_t seed) {
   Random random(seed);
   absl::StatusOr<int> fd =
-      ConnectTo(absl::StrCat("unix:", world->card.unix_socket()),
+      ConnectTo(absl::StrCat("unix:", task->card.unix_socket()),
                 absl::Now() + absl::Seconds(5));
   if (!fd.ok()) return;
   auto liar = std::make_unique<Liar>(*fd);
   v1::ChannelMessage hello;
   hello.mutable_hello()->set_version(kChannelVersion);
-  hello.mutable_hello()->set_token(world->card.client_token());
+  hello.mutable_hello()->set_token(task->card.client_token());
   hello.mutable_hello()->set_shared_memory(Below(&random, 2) == 0);
   if (!liar->Send(hello, 0)) return;
   const int64_t step = static_cast<int64_t>(number);
   const uint64_t bytes = 1 + Below(&random, kMaxBytes);
-  Posted posted(world, step, "k", bytes);
+  Posted posted(task, step, "k", bytes);
   for (uint64_t i = 1 + Below(&random, 60); i > 0; --i) {
     v1::ChannelMessage message;
     uint64_t claimed = Below(&random, 64) == 0 ? 5 : 0;
@@ -312,7 +312,7 @@ void LieAsConsumer(World* world, uint64_t number, uint64_t seed) {
         request->set_task_token(Below(&random, 16) == 0 ? 1 : kToken);
         request->set_step_id(step);
         request->set_key(Below(&random, 4) == 0 ? "none" : "k");
-        request->set_device(world->devices.HostCPU()->name());
+        request->set_device(task->devices.HostCPU()->name());
         request->set_device_incarnation(kIncarnation);
         request->set_bytes(Below(&random, 4) == 0 ? OddNumber(&random, bytes)
                                                   : bytes);
@@ -327,11 +327,11 @@ void LieAsConsumer(World* world, uint64_t number, uint64_t seed) {
     if (Below(&random, 2) == 0) liar->Drain();
   }
   if (Below(&random, 2) == 0) liar->CloseForWriting();
-  world->Abort(step);
+  task->Abort(step);
   // What it does not give back is held until it has gone.
   liar.reset();
   posted.Wait();
-  world->manager.Cleanup(step);
+  task->manager.Cleanup(step);
 }
 
 bool ComesToRest(int descriptors) {
@@ -350,15 +350,15 @@ bool ComesToRest(int descriptors) {
 }
 
 int Main(double seconds, uint64_t seed) {
-  World world(kToken);
-  if (world.card.unix_socket().empty()) {
+  TestTask task(kToken);
+  if (task.card.unix_socket().empty()) {
     std::fprintf(stderr, "no data channel could be made\n");
     return 1;
   }
   static OddHandler handler;
   CallHandler::Register(kCallToken, &handler);
   LieAsProducer(0, seed);  // What is made once is there.
-  LieAsConsumer(&world, 0, seed);
+  LieAsConsumer(&task, 0, seed);
   // Segments, which stay: at most so many.
   constexpr int kKept = 64;
   const int descriptors = CountDescriptors() + kKept;
@@ -372,7 +372,7 @@ int Main(double seconds, uint64_t seed) {
         if (i % 2 == 0) {
           LieAsProducer(number, seed * 1'000'003 + number);
         } else {
-          LieAsConsumer(&world, number, seed * 1'000'003 + number);
+          LieAsConsumer(&task, number, seed * 1'000'003 + number);
         }
       }
     });

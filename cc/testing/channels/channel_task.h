@@ -128,8 +128,8 @@ class Manager : public tensorflow::CollectiveExecutorMgrInterface {
 };
 
 // A task that others take chunks from.
-struct World {
-  explicit World(uint64_t task_token)
+struct TestTask {
+  explicit TestTask(uint64_t task_token)
       : devices(std::make_unique<HostCpu>("/job:worker/replica:0/task:0",
                                           kIncarnation)),
         manager(&devices) {

@@ -32,7 +32,7 @@
 #include "base/borrowed_tensor.h"
 #include "base/metrics.h"
 #include "channel/chunk_client.h"
-#include "channel/shared_memory/slots.h"
+#include "channel/shared_memory/blocks.h"
 #include "testing/channels/call_cases.h"
 #include "testing/channels/channel_free_cases.h"
 #include "testing/channels/channel_task.h"
@@ -110,13 +110,13 @@ void LoseChannel() {
 // One chunk: who posts it, who asks for it, and what may happen meanwhile.
 class Transfer {
  public:
-  Transfer(World* world, int64_t step, int chunk, std::mt19937_64* random)
-      : world_(world),
+  Transfer(TestTask* task, int64_t step, int chunk, std::mt19937_64* random)
+      : task_(task),
         step_(step),
         chunk_(chunk),
         borrows_((*random)() % 2 == 0),
         cancels_((*random)() % 8 == 0) {
-    const uint64_t limit = borrows_ ? kSlotBytes : 5 * kSlotBytes;
+    const uint64_t limit = borrows_ ? kBlockBytes : 5 * kBlockBytes;
     const uint64_t most[] = {1, 100, 32 << 10, 64 << 10, limit};
     bytes_ = 1 + (*random)() % most[(*random)() % 5];
     source_.resize(bytes_);
@@ -126,18 +126,18 @@ class Transfer {
 
   void Post() {
     posts.fetch_add(1);
-    world_->Post(step_, Key(), &tensor_, [this](const absl::Status&) {
+    task_->Post(step_, Key(), &tensor_, [this](const absl::Status&) {
       posts.fetch_sub(1);
       taken_.Add();
     });
   }
 
   void Ask() {
-    const std::shared_ptr<ChunkClient> client = ClientOf(world_->card);
+    const std::shared_ptr<ChunkClient> client = ClientOf(task_->card);
     ChunkKey key;
     key.step_id = step_;
     key.key = Key();
-    key.device = world_->devices.HostCPU()->name();
+    key.device = task_->devices.HostCPU()->name();
     key.device_incarnation = kIncarnation;
     key.bytes = bytes_;
     // It was lost while it was made.
@@ -202,7 +202,7 @@ class Transfer {
     answered_.Add();
   }
 
-  World* const world_;
+  TestTask* const task_;
   const int64_t step_;
   const int chunk_;
   const bool borrows_;
@@ -218,10 +218,10 @@ class Transfer {
   Ended taken_;
 };
 
-void RunStep(World* world, int64_t step, std::mt19937_64* random) {
+void RunStep(TestTask* task, int64_t step, std::mt19937_64* random) {
   std::vector<std::unique_ptr<Transfer>> transfers;
   for (int i = 0; i < kChunks; ++i) {
-    transfers.push_back(std::make_unique<Transfer>(world, step, i, random));
+    transfers.push_back(std::make_unique<Transfer>(task, step, i, random));
   }
   const bool posts_first = (*random)() % 2 == 0;
   std::thread producer([&] {
@@ -233,13 +233,13 @@ void RunStep(World* world, int64_t step, std::mt19937_64* random) {
   if (!posts_first) producer.join();
   // Ends what was posted and is not wanted, and perhaps what still is.
   if ((*random)() % 4 != 0) absl::SleepFor(absl::Milliseconds(2));
-  world->Abort(step);
+  task->Abort(step);
   for (auto& transfer : transfers) transfer->Wait();
-  world->manager.Cleanup(step);
+  task->manager.Cleanup(step);
 }
 
 // Borrows a chunk of nothing but `byte`, once the channel can be made.
-ChunkLoan BorrowPosted(World* world, uint64_t bytes, char byte) {
+ChunkLoan BorrowPosted(TestTask* task, uint64_t bytes, char byte) {
   static int64_t step = 0;
   std::vector<char> source(bytes, byte);
   const Tensor tensor =
@@ -250,14 +250,14 @@ ChunkLoan BorrowPosted(World* world, uint64_t bytes, char byte) {
     ChunkKey key;
     key.step_id = --step;
     key.key = "loan";
-    key.device = world->devices.HostCPU()->name();
+    key.device = task->devices.HostCPU()->name();
     key.device_incarnation = kIncarnation;
     key.bytes = bytes;
     Ended posted;
     Ended answered;
-    world->Post(step, key.key, &tensor,
-                [&posted](const absl::Status&) { posted.Add(); });
-    const auto call = ClientOf(world->card)
+    task->Post(step, key.key, &tensor,
+               [&posted](const absl::Status&) { posted.Add(); });
+    const auto call = ClientOf(task->card)
                           ->Borrow(
                               key, kToken,
                               [&](absl::StatusOr<ChunkLoan> loan) {
@@ -266,9 +266,9 @@ ChunkLoan BorrowPosted(World* world, uint64_t bytes, char byte) {
                               },
                               [&answered] { answered.Add(); });
     const bool came = answered.WaitFor(1);
-    world->Abort(step);
+    task->Abort(step);
     if (!came || !posted.WaitFor(1)) Exit(1);
-    world->manager.Cleanup(step);
+    task->manager.Cleanup(step);
   }
   if (result.data() == nullptr || !result.intact() ||
       std::count(result.data(), result.data() + bytes, byte) !=
@@ -281,8 +281,8 @@ ChunkLoan BorrowPosted(World* world, uint64_t bytes, char byte) {
 
 // A consumer that still reads when its channel is lost knows that the producer
 // has used the memory since.
-void LoanOutlivesItsChannel(World* world) {
-  const ChunkLoan loan = BorrowPosted(world, kSlotBytes, 'a');
+void LoanOutlivesItsChannel(TestTask* task) {
+  const ChunkLoan loan = BorrowPosted(task, kBlockBytes, 'a');
   LoseChannel();
   while (Metrics::Get()->lent_chunks.load() != 0) {
     absl::SleepFor(absl::Milliseconds(1));
@@ -290,23 +290,23 @@ void LoanOutlivesItsChannel(World* world) {
   if (!loan.intact() || *loan.data() != 'a') {
     Wrong("a loan whose memory nobody else needed is not intact");
   }
-  const ChunkLoan next = BorrowPosted(world, kSlotBytes, 'b');
+  const ChunkLoan next = BorrowPosted(task, kBlockBytes, 'b');
   if (*loan.data() != 'b') Wrong("lost memory is not used again");
   if (loan.intact()) Wrong("a loan is intact whose memory was used again");
 }
 
 int Main(double seconds, uint64_t seed) {
   setenv("TF_FUSE_COLLECTIVE_PATHS", "shm,tcp,grpc", 1);
-  World world(kToken);
-  if (world.card.unix_socket().empty()) {
+  TestTask task(kToken);
+  if (task.card.unix_socket().empty()) {
     std::fprintf(stderr, "no data channel could be made\n");
     return 1;
   }
-  if (!TestSource() || !TestSilentNameService(world.card) ||
-      !TestLateGreeting(world.card)) {
+  if (!TestSource() || !TestSilentNameService(task.card) ||
+      !TestLateGreeting(task.card)) {
     return 1;
   }
-  LoanOutlivesItsChannel(&world);
+  LoanOutlivesItsChannel(&task);
   const absl::Time end = absl::Now() + absl::Seconds(seconds);
   std::atomic<int64_t> steps{0};
   std::vector<std::thread> threads;
@@ -314,7 +314,7 @@ int Main(double seconds, uint64_t seed) {
     threads.emplace_back([&, i] {
       std::mt19937_64 random(seed * kThreads + i);
       while (absl::Now() < end && !wrong) {
-        RunStep(&world, steps.fetch_add(1), &random);
+        RunStep(&task, steps.fetch_add(1), &random);
       }
     });
   }
@@ -326,7 +326,7 @@ int Main(double seconds, uint64_t seed) {
       std::mt19937_64 random(seed * kCallers + i);
       while (absl::Now() < end && !wrong) {
         const std::string why =
-            MakeCall(ClientOf(world.card).get(), kCallToken, &random);
+            MakeCall(ClientOf(task.card).get(), kCallToken, &random);
         if (!why.empty()) Wrong(why);
         calls.fetch_add(1);
       }
@@ -343,7 +343,7 @@ int Main(double seconds, uint64_t seed) {
   losing.join();
   CallHandler::Unregister(kCallToken);
   // Whatever became of the attempts to connect, the channel can be made again.
-  BorrowPosted(&world, 100, 'c').GiveBack();
+  BorrowPosted(&task, 100, 'c').GiveBack();
   Metrics* const metrics = Metrics::Get();
   const absl::Time limit = absl::Now() + absl::Seconds(30);
   while (metrics->lent_chunks.load() != 0 && absl::Now() < limit) {

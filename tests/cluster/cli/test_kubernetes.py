@@ -288,7 +288,7 @@ def test_each_pod_finds_its_task(file, monkeypatch):
                 "JOB_COMPLETION_INDEX": str(index),
                 "HOSTNAME": host,
             }
-            place = platforms.find_place(environ, workers, servers)
+            place = platforms.find_task(environ, workers, servers)
             assert place.cluster[place.job][place.index].partition(".")[0] == host
             found.append(place)
     assert sorted((one.job, one.index) for one in found) == sorted(

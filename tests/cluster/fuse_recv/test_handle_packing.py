@@ -28,28 +28,28 @@ def test_packed_function_sees_and_makes_changes(cases):
 
 
 def test_few_handles_are_passed_as_they_are(cases):
-    assert cases["few"] == {"sum": 6.0, "twins": 0}
+    assert cases["few"] == {"sum": 6.0, "rewritten_functions": 0}
 
 
 def test_option_switches_it_off(cases):
-    assert cases["off"] == {"sum": _SUM + 136 + 1.0, "twins": 0}
+    assert cases["off"] == {"sum": _SUM + 136 + 1.0, "rewritten_functions": 0}
 
 
-def test_twin_goes_with_its_function(cases):
+def test_rewritten_function_goes_with_its_original(cases):
     assert cases["collected"] == {"before": True, "after": False}
 
 
 def test_function_called_with_other_variables_is_not_packed_any_more(cases):
-    # Its twin stays: a call of it may be under way on another thread.
+    # The rewritten function stays: a call of it may be under way on another thread.
     assert cases["other_variables"] == {"sums": [_SUM + 136, 78.0] * 4, "retired": True}
 
 
 def test_functions_may_be_collected_while_another_is_packed(cases):
     total = _SUM + 136
-    assert cases["collected_inside"] == {"sums": [total] * 3, "twins": 1}
+    assert cases["collected_inside"] == {"sums": [total] * 3, "rewritten_functions": 1}
 
 
-def test_error_of_a_twin_reads_like_that_of_its_function(cases):
+def test_error_of_a_rewritten_function_reads_like_that_of_its_original(cases):
     assert cases["error"]["packed"] is True
     text = cases["error"]["text"]
     assert text.startswith("Graph execution error:")
@@ -68,21 +68,23 @@ def _main():
     context = context_module.context()
     vs = job.variables([float(i) for i in range(12)])
 
-    def twins():
+    def rewritten_functions():
         packer = getattr(context, "_tf_fuse_packer", None)
         functions = packer._functions if packer else {}
-        return {name: twin for name, twin in functions.items() if twin is not None}
+        return {name: rewritten for name, rewritten in functions.items() if rewritten is not None}
 
-    def new_twins(action):
-        before = set(twins())
+    def newly_rewritten(action):
+        before = set(rewritten_functions())
         value = action()
-        return value, [twin for name, twin in twins().items() if name not in before]
+        return value, [
+            rewritten for name, rewritten in rewritten_functions().items() if name not in before
+        ]
 
     def call(function, *args):
         with tf.device("/job:worker/replica:0/task:0"):
             return float(function(*args))
 
-    functions = []  # A function that is collected takes its twin with it.
+    functions = []  # A function that is collected takes its rewritten one with it.
 
     def sum_of(variables):
         @tf.function
@@ -93,8 +95,12 @@ def _main():
         return total
 
     def packed():
-        total, (twin,) = new_twins(lambda: call(sum_of(vs), tf.constant(0.0)))
-        counts = {"handles": len(twin.handles), "packs": len(twin.packs), "kept": len(twin.kept)}
+        total, (rewritten,) = newly_rewritten(lambda: call(sum_of(vs), tf.constant(0.0)))
+        counts = {
+            "handles": len(rewritten.handles),
+            "packs": len(rewritten.packs),
+            "kept": len(rewritten.kept),
+        }
         return {"sum": total, **counts}
 
     def updates():
@@ -108,22 +114,22 @@ def _main():
         return [*results, call(step)]
 
     def few():
-        total, made = new_twins(lambda: call(sum_of(vs_few), tf.constant(0.0)))
-        return {"sum": total, "twins": len(made)}
+        total, made = newly_rewritten(lambda: call(sum_of(vs_few), tf.constant(0.0)))
+        return {"sum": total, "rewritten_functions": len(made)}
 
     def off():
         options = {"do_fuse_recv": True, "do_pack_handles": False, "fuse_grouping": "level"}
         tf.config.optimizer.set_experimental_options(options)
-        total, made = new_twins(lambda: call(sum_of(vs), tf.constant(1.0)))
+        total, made = newly_rewritten(lambda: call(sum_of(vs), tf.constant(1.0)))
         tf.config.optimizer.set_experimental_options({**options, "do_pack_handles": True})
-        return {"sum": total, "twins": len(made)}
+        return {"sum": total, "rewritten_functions": len(made)}
 
     def collected():
-        _, (twin,) = new_twins(lambda: call(sum_of(vs), tf.constant(0.0)))
-        name = twin.name
+        _, (rewritten,) = newly_rewritten(lambda: call(sum_of(vs), tf.constant(0.0)))
+        name = rewritten.name
         before = context.has_function(name)
         functions.pop()
-        del twin
+        del rewritten
         gc.collect()
         return {"before": bool(before), "after": bool(context.has_function(name))}
 
@@ -141,8 +147,8 @@ def _main():
             job.coordinator.join()
             return [float(result.fetch()) for result in results]
 
-        sums, made = new_twins(rounds)
-        return {"sums": sums, "retired": [twin.is_retired for twin in made] == [True]}
+        sums, made = newly_rewritten(rounds)
+        return {"sums": sums, "retired": [rewritten.is_retired for rewritten in made] == [True]}
 
     def collected_inside(patched=handle_packing.packed_definition):
         def collects(*args):
@@ -151,7 +157,7 @@ def _main():
 
         handle_packing.packed_definition = collects
         sums = []
-        before = set(twins())
+        before = set(rewritten_functions())
         for _ in range(3):
             cycle = [sum_of(vs)]
             cycle.append(cycle)
@@ -160,7 +166,7 @@ def _main():
             del cycle
         handle_packing.packed_definition = patched
         # Of those three functions only the last is alive.
-        return {"sums": sums, "twins": len(set(twins()) - before)}
+        return {"sums": sums, "rewritten_functions": len(set(rewritten_functions()) - before)}
 
     def error():
         @tf.function
@@ -169,12 +175,12 @@ def _main():
             return tf.linalg.inv(tf.fill([2, 2], total * zero), name="in_inverse")
 
         functions.append(inverse)
-        before = set(twins())
+        before = set(rewritten_functions())
         try:
             with tf.device("/job:worker/replica:0/task:0"):
                 inverse(tf.constant(0.0))
         except tf.errors.InvalidArgumentError as caught:
-            return {"text": str(caught), "packed": len(set(twins()) - before) == 1}
+            return {"text": str(caught), "packed": len(set(rewritten_functions()) - before) == 1}
         return {"text": "", "packed": None}
 
     vs_few = job.variables([float(i) for i in range(4)])

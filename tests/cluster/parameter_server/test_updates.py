@@ -166,7 +166,7 @@ def test_rows_on_demand(cases):
     assert cases["exact rows"]["left"] == ["too_few", "too_small"]
 
 
-def test_error_of_a_twin_reads_like_that_of_its_function(cases):
+def test_error_of_a_rewritten_function_reads_like_that_of_its_original(cases):
     assert cases["error"]["fused"] == 1
     assert cases["error"]["text"].startswith("Graph execution error:")
     assert "in_inverse" in cases["error"]["text"]

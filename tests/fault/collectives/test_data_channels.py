@@ -174,7 +174,7 @@ def test_the_socket_goes_with_its_process():
 
 
 def _areas(pid):
-    """Return where a process has the memory that it lends: eight slots and their stamps each."""
+    """Return where a process has the memory that it lends: eight blocks and their stamps each."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     areas = [line.split()[0].split("-") for line in lines if "rw-s" in line and _MEMORY in line]
     return [(int(begin, 16), int(end, 16)) for begin, end in areas]

@@ -14,7 +14,7 @@ from tests.fault import coordinator, raw_channel, raw_worker
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
-# From a few bytes, which go through the socket, to more slots of shared memory than go at once; a
+# From a few bytes, which go through the socket, to more blocks of shared memory than go at once; a
 # Python client takes no larger answers.
 _ELEMENTS = {"few": 3, "some": 9_000, "many": 1_000_000}
 _LARGE = {"TF_FUSE_MAX_PACKED_TENSOR_BYTES": str(1 << 30), "TF_FUSE_MAX_FRAME_BYTES": str(1 << 30)}
@@ -196,7 +196,7 @@ def test_a_receiver_that_does_not_read_holds_up_nobody(task, channel):
 
 @pytest.fixture(scope="module")
 def small_task():
-    """As `task`, with eight slots of shared memory."""
+    """As `task`, with eight blocks of shared memory."""
     task = _Task("shm", TF_FUSE_MAX_SHARED_MEMORY_BYTES=str(8 << 20))
     yield task
     task.close()

@@ -54,7 +54,7 @@ def test_a_loop_falls_back_in_every_iteration(case):
 
 def test_only_the_plain_worker_is_passed_handles_one_by_one(case):
     name, results = case
-    assert results["twins"] == {"plain_ps": 0, "plain_worker": 1, "half": 0}[name]
+    assert results["rewritten_functions"] == {"plain_ps": 0, "plain_worker": 1, "half": 0}[name]
     (warning,) = results["packing_warnings"]
     if name == "plain_worker":
         # Said once, though it was called twice; the other worker goes on with its packs.
@@ -107,9 +107,9 @@ def _main(name):
     handler.emit = lambda record: packing_warnings.append(record.getMessage())
     logging.getLogger("tf_fuse").addHandler(handler)
 
-    def twins():
+    def rewritten_functions():
         packer = context.context()._tf_fuse_packer
-        return sum(twin is not None for twin in packer._functions.values())
+        return sum(rewritten is not None for rewritten in packer._functions.values())
 
     def training():
         sums, read = [], []
@@ -133,7 +133,7 @@ def _main(name):
             "training": training,
             "counters": counters,
             "warnings": warnings,
-            "twins": twins,
+            "rewritten_functions": rewritten_functions,
             "packing_warnings": lambda: packing_warnings,
             "loop": lambda: job.counted(run_loop),
         }

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 
 from tests.unit.layout.optimize.plan_examples import example
 from tests.unit.layout.planning.planned_models import LINE, two_layers
-from tf_fuse import layout
+from tf_fuse import layout, parameter_server
 from tf_fuse.layout.keras.model import KerasExecution
 from tf_fuse.layout.optimize import search, search_meshes
 from tf_fuse.v1 import layout_pb2
@@ -105,3 +105,12 @@ def test_a_plan_in_json_has_the_former_key():
         read = json_format.ParseDict({key: True}, layout_pb2.LayoutOperation())
         assert read.constrained
         assert json_format.MessageToDict(read) == {"pinned": True}
+
+
+def test_the_former_name_of_a_placement_plan():
+    text = r"^tf_fuse\.parameter_server\.Plan is deprecated and goes in 0\.4\.0: use PlacementPlan$"
+    with pytest.warns(DeprecationWarning, match=text) as warned:
+        assert parameter_server.Plan is parameter_server.PlacementPlan
+    assert [one.filename for one in warned] == [__file__]
+    with pytest.raises(AttributeError, match=r"^module .* has no attribute .Plans.$"):
+        parameter_server.Plans  # noqa: B018

@@ -67,7 +67,7 @@ def waits(monkeypatch):
     monkeypatch.setattr(guardian.subprocess.Popen, "wait", wait)
     monkeypatch.setattr(guardian, "_kill_marked", lambda job, seconds: found.append(seconds))
     for module in (local_job, task):
-        monkeypatch.setattr(module, "Program", lambda *args: types.SimpleNamespace(pid=1))
+        monkeypatch.setattr(module, "TaskProgram", lambda *args: types.SimpleNamespace(pid=1))
         monkeypatch.setattr(module, "end_all", lambda children, grace_s: found.append(grace_s))
         monkeypatch.setattr(module, "first_to_end", interrupt)
         monkeypatch.setattr(module, "LogFollower", Follower)

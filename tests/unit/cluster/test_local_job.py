@@ -28,7 +28,7 @@ def test_a_job_that_starts_again_is_not_ready_meanwhile(tmp_path, monkeypatch, s
         def close(self, grace_s):
             found.append(("servers end", found[0].has_started))
 
-    class Program:
+    class TaskProgram:
         name, pid = "chief:0", 1
 
         def __init__(self, *args):
@@ -40,7 +40,7 @@ def test_a_job_that_starts_again_is_not_ready_meanwhile(tmp_path, monkeypatch, s
 
     monkeypatch.setattr(local_job, "JobHealth", Health)
     monkeypatch.setattr(local_job, "LocalCluster", Cluster)
-    monkeypatch.setattr(local_job, "Program", Program)
+    monkeypatch.setattr(local_job, "TaskProgram", TaskProgram)
     monkeypatch.setattr(local_job, "first_to_end", lambda pids: pids[0])
     monkeypatch.setattr(
         local_job, "end_all", lambda *args: found.append(("program ends", found[0].has_started))

@@ -46,11 +46,11 @@ def domain(monkeypatch):
 
 
 def test_no_platform_has_started_this_process():
-    assert platforms.find_place({}, None, 0) is None
+    assert platforms.find_task({}, None, 0) is None
     alone = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}  # an interactive shell
-    assert platforms.find_place(alone, None, 0) is None
+    assert platforms.find_task(alone, None, 0) is None
     pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "shell"}
-    assert platforms.find_place(pod, None, 0) is None
+    assert platforms.find_task(pod, None, 0) is None
 
 
 @pytest.mark.usefixtures("scontrol")
@@ -60,7 +60,7 @@ def test_slurm_counts_tasks_in_the_order_of_the_nodes():
         "ps": ["n9:8889"],
         "worker": ["n10:8888", "n10:8889", "m01:8888"],
     }
-    found = [platforms.find_place(_slurm(rank), None, 1) for rank in range(5)]
+    found = [platforms.find_task(_slurm(rank), None, 1) for rank in range(5)]
     assert [(one.job, one.index) for one in found] == [
         ("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def test_slurm_counts_tasks_in_the_order_of_the_nodes():
 
 @pytest.mark.usefixtures("scontrol")
 def test_slurm_workers_alone_and_another_port():
-    found = platforms.find_place(_slurm(4), 5, 0, port=7000)
+    found = platforms.find_task(_slurm(4), 5, 0, port=7000)
     assert found.cluster == {"worker": ["n9:7000", "n9:7001", "n10:7000", "n10:7001", "m01:7000"]}
     assert (found.job, found.index, found.is_server) == ("worker", 4, False)
 
@@ -84,7 +84,7 @@ def test_slurm_workers_alone_and_another_port():
     ],
 )
 def test_slurm_names_with_several_numbers(nodes, counts, hosts):
-    found = platforms.find_place(_slurm(0, nodes, counts), None, 0)
+    found = platforms.find_task(_slurm(0, nodes, counts), None, 0)
     assert [one.rpartition(":")[0] for one in found.cluster["worker"]] == hosts
 
 
@@ -134,18 +134,18 @@ def test_slurm_names_with_several_numbers(nodes, counts, hosts):
 )  # fmt: skip
 def test_slurm_mistakes_are_named(environ, workers, servers, text):
     with pytest.raises(platforms.PlatformError) as error:
-        platforms.find_place(environ, workers, servers)
+        platforms.find_task(environ, workers, servers)
     assert str(error.value) == text
 
 
 def test_a_missing_scontrol_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(platforms.PlatformError, match="scontrol show hostnames n1 failed: "):
-        platforms.find_place(_slurm(0, nodes="n1", counts="5"), None, 0)
+        platforms.find_task(_slurm(0, nodes="n1", counts="5"), None, 0)
 
 
 def test_the_pods_of_an_indexed_job():
-    found = [platforms.find_place(_kubernetes(f"train-{i}", i), 2, 1) for i in range(4)]
+    found = [platforms.find_task(_kubernetes(f"train-{i}", i), 2, 1) for i in range(4)]
     pods = [f"train-{i}.train.ns.svc.cluster.local:2222" for i in range(4)]
     assert {json.dumps(one.cluster) for one in found} == {
         json.dumps({"worker": pods[2:], "chief": pods[:1], "ps": pods[1:2]})
@@ -157,7 +157,7 @@ def test_the_pods_of_an_indexed_job():
 
 def test_the_pods_of_a_trainjob_train_together():
     """Its one job is named "node"."""
-    found = platforms.find_place(_kubernetes("mine-node-0-1", 1), 2, 0)
+    found = platforms.find_task(_kubernetes("mine-node-0-1", 1), 2, 0)
     assert found.cluster == {
         "worker": [f"mine-node-0-{i}.train.ns.svc.cluster.local:2222" for i in range(2)]
     }
@@ -166,7 +166,7 @@ def test_the_pods_of_a_trainjob_train_together():
 
 def test_the_pods_of_a_jobset():
     hosts = ["mine-chief-0-0", "mine-ps-0-1", "mine-worker-0-2"]
-    found = [platforms.find_place(_kubernetes(host, host[-1]), 3, 2) for host in hosts]
+    found = [platforms.find_task(_kubernetes(host, host[-1]), 3, 2) for host in hosts]
     assert [(one.job, one.index) for one in found] == [("chief", 0), ("ps", 1), ("worker", 2)]
     domain = "train.ns.svc.cluster.local:2222"
     assert all(
@@ -212,7 +212,7 @@ def test_the_pods_of_a_jobset():
 )  # fmt: skip
 def test_mistakes_in_kubernetes_are_named(host, index, workers, servers, text):
     with pytest.raises(platforms.PlatformError) as error:
-        platforms.find_place(_kubernetes(host, index), workers, servers)
+        platforms.find_task(_kubernetes(host, index), workers, servers)
     assert str(error.value) == text
 
 
@@ -220,8 +220,8 @@ def test_a_tf_config_is_taken_with_the_protocol():
     """As Kubeflow's TFJob makes it: without `rpc_layer`."""
     cluster = {"chief": ["a:2222"], "ps": ["b:2222"], "worker": ["c:2222", "d:2222"]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 1}, "environment": "cloud"}
-    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
-    assert found == platforms.Place("TF_CONFIG", cluster, "worker", 1)
+    found = platforms.find_task({"TF_CONFIG": json.dumps(config)}, None, None)
+    assert found == platforms.PlatformTask("TF_CONFIG", cluster, "worker", 1)
     text = tf_config(found.cluster, found.job, found.index, serve.FUSED_PROTOCOL)
     assert json.loads(text) == {
         "cluster": cluster,
@@ -233,7 +233,7 @@ def test_a_tf_config_is_taken_with_the_protocol():
 def test_a_tf_config_without_a_coordinator():
     config = {"cluster": {"ps": ["b:1"], "worker": ["c:1"]}, "task": {"type": "ps", "index": 0}}
     with pytest.raises(platforms.PlatformError) as error:
-        platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
+        platforms.find_task({"TF_CONFIG": json.dumps(config)}, None, None)
     assert str(error.value) == (
         "TF_CONFIG has parameter servers and no coordinator: its cluster has the jobs ['ps', "
         "'worker']; add a task 'chief' (a TFJob: a replica type Chief)"
@@ -247,23 +247,23 @@ def test_an_evaluator_runs_the_program_outside_of_the_cluster(listed, job):
     cluster = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1"]}
     given = cluster | ({"evaluator": ["e:1"]} if listed else {})
     config = {"cluster": given, "task": {"type": job, "index": 0}}
-    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
-    assert found == platforms.Place("TF_CONFIG", cluster, job, 0)
+    found = platforms.find_task({"TF_CONFIG": json.dumps(config)}, None, None)
+    assert found == platforms.PlatformTask("TF_CONFIG", cluster, job, 0)
     assert found.is_server == (job == "ps")
 
 
 def test_an_evaluator_in_a_cluster_of_its_own():
     """As TensorFlow's tutorial writes it."""
     config = {"cluster": {"evaluator": ["e:1"]}, "task": {"type": "evaluator", "index": 0}}
-    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
-    assert found == platforms.Place("TF_CONFIG", {"evaluator": ["e:1"]}, "evaluator", 0)
+    found = platforms.find_task({"TF_CONFIG": json.dumps(config)}, None, None)
+    assert found == platforms.PlatformTask("TF_CONFIG", {"evaluator": ["e:1"]}, "evaluator", 0)
 
 
 def test_a_tf_config_with_a_gap():
     cluster = {"worker": {"0": "a:1", "2": "b:1"}}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 2}}
     with pytest.raises(platforms.PlatformError) as error:
-        platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
+        platforms.find_task({"TF_CONFIG": json.dumps(config)}, None, None)
     assert str(error.value) == (
         'TF_CONFIG["cluster"]["worker"] has the indices [0, 2]; expected 0 to 1'
     )
@@ -273,18 +273,18 @@ def test_a_pod_without_a_domain(monkeypatch):
     """Or it would wait for names that nobody knows."""
     monkeypatch.setattr(socket, "getfqdn", lambda name: name)
     with pytest.raises(platforms.PlatformError, match=r"is 'train-0', not NAME-0\.SUBDOMAIN"):
-        platforms.find_place(_kubernetes("train-0", 0), 1, 0)
+        platforms.find_task(_kubernetes("train-0", 0), 1, 0)
 
 
 def test_a_pod_without_a_number():
     with pytest.raises(platforms.PlatformError) as error:
-        platforms.find_place(_kubernetes("train-x", "x"), 1, 0)
+        platforms.find_task(_kubernetes("train-x", "x"), 1, 0)
     assert str(error.value) == "JOB_COMPLETION_INDEX is 'x'; expected a whole number"
 
 
 def test_a_tf_config_that_is_none():
     with pytest.raises(platforms.PlatformError, match="TF_CONFIG is not JSON"):
-        platforms.find_place({"TF_CONFIG": "{"}, None, None)
+        platforms.find_task({"TF_CONFIG": "{"}, None, None)
 
 
 _CLUSTER = {"chief": ["a:1"], "ps": ["b:2", "c:3"], "worker": ["d:4"]}
@@ -307,10 +307,10 @@ def test_numbers_that_are_not_those_of_tf_config_are_refused(cluster, numbers, s
     """They would be ignored, and a job of one task would run."""
     environ = {"TF_CONFIG": tf_config(cluster, "worker", 0, "grpc")}
     if not said:
-        assert platforms.find_place(environ, *numbers).cluster == cluster
+        assert platforms.find_task(environ, *numbers).cluster == cluster
         return
     with pytest.raises(platforms.PlatformError) as caught:
-        platforms.find_place(environ, *numbers)
+        platforms.find_task(environ, *numbers)
     middle = f"but by TF_CONFIG this process is the task worker:0 of {cluster}, "
     end = " to run this task, or unset TF_CONFIG to start a job here"
     assert str(caught.value) == said.replace("~", middle) + end

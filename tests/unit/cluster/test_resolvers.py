@@ -89,7 +89,7 @@ def test_slurm_by_the_resolver_with_its_hosts_in_order(start, case, servers):
     of_host = {_Host(name, i): hosts.count(name) for i, name in enumerate(dict.fromkeys(hosts))}
     for rank in range(len(hosts)):
         start(rank, nodes, counts, hosts)
-        place = platforms.find_place(os.environ, None, servers)
+        place = platforms.find_task(os.environ, None, servers)
         resolver = _resolvers.SlurmClusterResolver(
             tasks_per_node=of_host, **_arguments(place, of_host.values())
         )
@@ -102,7 +102,7 @@ def test_slurm_by_the_resolver_itself(start, case, servers):
     nodes, counts, hosts = _NODES[case]
     for rank in range(len(hosts)):
         start(rank, nodes, counts, hosts)
-        place = platforms.find_place(os.environ, None, servers, port=7000)
+        place = platforms.find_task(os.environ, None, servers, port=7000)
         arguments = _arguments(place, [hosts.count(one) for one in hosts])
         resolver = _resolvers.SlurmClusterResolver(port_base=7000, **arguments)
         assert _resolved(resolver) == _found(place)
@@ -113,7 +113,7 @@ def test_why_the_resolver_alone_does_not_do(start, case):
     """If this fails, TensorFlow has mended it."""
     nodes, counts, hosts = _WITHOUT_IT[case]
     start(0, nodes, counts, hosts)
-    place = platforms.find_place(os.environ, None, 0)
+    place = platforms.find_task(os.environ, None, 0)
     assert [one.rpartition(":")[0] for one in place.cluster["worker"]] == hosts
     arguments = _arguments(place, [hosts.count(one) for one in hosts])
     if case == "ranges":
@@ -146,7 +146,7 @@ def test_tf_config_of_a_tfjob(cluster, task, monkeypatch):
     """Which has no `rpc_layer`; and what the task then gets, which has."""
     given = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(given | {"environment": "cloud"}))
-    found = _found(platforms.find_place(os.environ, None, None))
+    found = _found(platforms.find_task(os.environ, None, None))
     stock = _resolvers.TFConfigClusterResolver(rpc_layer=serve.FUSED_PROTOCOL)
     seen = stock.cluster_spec().as_dict(), stock.task_type, stock.task_id, stock.rpc_layer
     assert seen == found

@@ -114,7 +114,7 @@ def test_on_and_off_between_calls():
     assert float(job.m[0, 0]) == 0.25
 
 
-def test_the_twin_goes_with_its_function():
+def test_the_rewritten_function_goes_with_its_original():
     context = context_module.context()
     job = Job()
     _, function = _run(job.update, [tf.zeros(SHAPE)], True)

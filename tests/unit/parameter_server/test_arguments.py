@@ -142,7 +142,7 @@ def test_costs_of_another_type(costs, text):
 
 
 def test_a_plan_of_another_type():
-    text = "plan is 'plan' (str), must be a tf_fuse.parameter_server.Plan, or None"
+    text = "plan is 'plan' (str), must be a tf_fuse.parameter_server.PlacementPlan, or None"
     _raises(TypeError, text, lambda: PsStrategy(2, plan="plan"))
     plan = parameter_server.plan(lambda: None, servers=3)
     text = "the plan is for 3 parameter servers, and there are 2: make it again"

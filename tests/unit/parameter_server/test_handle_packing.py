@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The twin of a function that takes packed handles, as a FunctionDef."""
+"""The rewritten function that takes packed handles, as a FunctionDef."""
 
 import pytest
 from google.protobuf import text_format
@@ -51,7 +51,7 @@ def definition():
 
 
 @pytest.fixture
-def twin(definition):
+def rewritten(definition):
     # Positions 1, 2 and 4 hold a float, a double and an int32 variable.
     values = {1: (1, _SHAPES[1]), 2: (2, _SHAPES[2]), 4: (3, _SHAPES[4])}
     return packed_definition(definition, [(_PS0, [1, 4]), (_PS1, [2])], values)
@@ -62,9 +62,9 @@ def _node(function, name):
     return node
 
 
-def test_signature(twin):
-    assert twin.signature.name == "f__tf_fuse_packed"
-    assert [(arg.name, arg.type) for arg in twin.signature.input_arg] == [
+def test_signature(rewritten):
+    assert rewritten.signature.name == "f__tf_fuse_packed"
+    assert [(arg.name, arg.type) for arg in rewritten.signature.input_arg] == [
         ("x", 1),
         ("y", 3),
         ("tf_fuse_pack_0", 21),
@@ -72,21 +72,21 @@ def test_signature(twin):
     ]
 
 
-def test_results_and_control_results(definition, twin):
-    assert list(twin.signature.output_arg) == list(definition.signature.output_arg)
-    assert dict(twin.ret) == {"out": "sum:z:0", "handle": "tf_fuse_unpack_1:handles:0"}
-    assert dict(twin.control_ret) == {"done": "read_c"}
+def test_results_and_control_results(definition, rewritten):
+    assert list(rewritten.signature.output_arg) == list(definition.signature.output_arg)
+    assert dict(rewritten.ret) == {"out": "sum:z:0", "handle": "tf_fuse_unpack_1:handles:0"}
+    assert dict(rewritten.control_ret) == {"done": "read_c"}
 
 
-def test_argument_attributes_move_with_their_argument(twin):
-    assert list(twin.arg_attr) == [1]
-    assert twin.arg_attr[1].attr["_user"].s == b"y"
-    assert not twin.resource_arg_unique_id
+def test_argument_attributes_move_with_their_argument(rewritten):
+    assert list(rewritten.arg_attr) == [1]
+    assert rewritten.arg_attr[1].attr["_user"].s == b"y"
+    assert not rewritten.resource_arg_unique_id
 
 
-def test_unpack_nodes_are_where_the_variables_are(twin):
+def test_unpack_nodes_are_where_the_variables_are(rewritten):
     for number, device, types, sizes in ((0, _PS0, [1, 3], [10, 40]), (1, _PS1, [2], [20])):
-        node = _node(twin, f"tf_fuse_unpack_{number}")
+        node = _node(rewritten, f"tf_fuse_unpack_{number}")
         assert node.op == "TfFuse>UnpackHandles"
         assert node.device == device
         assert list(node.input) == [f"tf_fuse_pack_{number}"]
@@ -95,14 +95,14 @@ def test_unpack_nodes_are_where_the_variables_are(twin):
         assert [shape.dim[0].size for shape in node.attr["shapes"].list.shape] == sizes
 
 
-def test_inputs_controls_and_colocation_follow(twin):
-    read_a = _node(twin, "read_a")
+def test_inputs_controls_and_colocation_follow(rewritten):
+    read_a = _node(rewritten, "read_a")
     assert list(read_a.input) == ["tf_fuse_unpack_0:handles:0", "^tf_fuse_unpack_1"]
     assert list(read_a.attr["_class"].list.s) == [b"loc:@tf_fuse_unpack_0", b"loc:@x"]
-    assert list(_node(twin, "read_c").input) == ["tf_fuse_unpack_0:handles:1", "^read_a"]
-    assert list(_node(twin, "sum").input) == ["read_a:value:0", "x"]
+    assert list(_node(rewritten, "read_c").input) == ["tf_fuse_unpack_0:handles:1", "^read_a"]
+    assert list(_node(rewritten, "sum").input) == ["read_a:value:0", "x"]
 
 
-def test_function_itself_is_not_changed(definition, twin):
+def test_function_itself_is_not_changed(definition, rewritten):
     assert definition == text_format.Parse(_FUNCTION, function_pb2.FunctionDef())
-    assert len(twin.node_def) == len(definition.node_def) + 2
+    assert len(rewritten.node_def) == len(definition.node_def) + 2

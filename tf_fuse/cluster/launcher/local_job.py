@@ -35,8 +35,8 @@ from .guardian import Guardian
 from .hosts.deal import deal
 from .job_health import JobHealth
 from .log_follower import LogFollower, log_of
-from .program import Program, exit_status
 from .step_counts import StepCount
+from .task_program import TaskProgram, exit_status
 
 EXIT_FAILED = 1
 _CHIEF = "chief:0"
@@ -256,8 +256,8 @@ class _Launcher:
             places = [hosts.get(name, Host()) for name in names]
             pairs = zip(places, ports.numbers, strict=True)
             addresses = {"worker": [f"{host.address}:{port}" for host, port in pairs]}
-            running: dict[int, Program] = {}
-            started: list[Program] = []
+            running: dict[int, TaskProgram] = {}
+            started: list[TaskProgram] = []
             stack.callback(end_all, started, end_limits.current().program_s)
             for name, host in zip(names, places, strict=True):
                 program = self._start_program(name, addresses, host)
@@ -272,7 +272,7 @@ class _Launcher:
 
     def _start_program(
         self, name: str, cluster: Mapping[str, Sequence[str]], host: Host = _HERE
-    ) -> Program:
+    ) -> TaskProgram:
         kind, index = name.split(":")
         config = tf_config(cluster, kind, int(index), self._job.protocol)
         log = log_of(self._log_dir, name)
@@ -282,11 +282,11 @@ class _Launcher:
             variables |= ONE_HOST
         if name in self._counts:
             variables |= self._counts[name].variable
-        program = Program(name, command, variables, log, self._guardian)
+        program = TaskProgram(name, command, variables, log, self._guardian)
         self._programs = {**self._programs, name: program.pid}
         return program
 
-    def _expect_success(self, program: Program) -> None:
+    def _expect_success(self, program: TaskProgram) -> None:
         """Wait for the end of a program.
 
         Raises:

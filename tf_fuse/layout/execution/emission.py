@@ -16,10 +16,10 @@ import tensorflow as tf
 from tf_fuse.layout.execution import traffic
 from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
 from tf_fuse.layout.execution.communication.relayouts import Relayouts
+from tf_fuse.layout.execution.device_program import DeviceProgram, Instruction, Read
 from tf_fuse.layout.execution.kernels.dispatch import KERNELS, same
 from tf_fuse.layout.execution.kernels.halo import Neighbours
 from tf_fuse.layout.execution.kernels.local_operation import LocalOperation, Seed, own_state
-from tf_fuse.layout.execution.program import Instruction, Program, Read
 from tf_fuse.layout.execution.tables_in_place import NOT_IN_PLACE, TablesInPlace
 from tf_fuse.layout.operators.random_numbers import STATELESS
 from tf_fuse.layout.strategies.inner_halos import InnerHalo
@@ -54,7 +54,7 @@ class Emission:
 
     def __init__(
         self,
-        program: Program,
+        program: DeviceProgram,
         sources: Sources,
         communicator: Communicator,
         given: Mapping,

@@ -27,11 +27,11 @@ from tf_fuse.layout.execution import run_side_effects, tables_in_place, traffic
 from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
 from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
 from tf_fuse.layout.execution.communication.relayouts import relayout
+from tf_fuse.layout.execution.device_program import DeviceProgram, program_of
 from tf_fuse.layout.execution.devices import devices_of
 from tf_fuse.layout.execution.emission import Emission
 from tf_fuse.layout.execution.kernels.local_operation import Seed
 from tf_fuse.layout.execution.process_data import ProcessParts, batches_of, shapes_of
-from tf_fuse.layout.execution.program import Program, program_of
 from tf_fuse.layout.execution.variables import variable as variables
 from tf_fuse.layout.execution.variables.local_shards import VariableShards
 from tf_fuse.layout.execution.variables.read_write_lock import LOCK
@@ -74,7 +74,7 @@ class Execution:
                 "tf_fuse doctor` names the member that differs"
             )
         self.plan = plan
-        self.program: Program = program_of(plan)
+        self.program: DeviceProgram = program_of(plan)
         self.devices = devices_of(self.program.mesh, devices)
         rings = ProcessCollectives(self.devices) if self.devices.distributed else None
         self._communicator = Communicator(self.devices, rings)

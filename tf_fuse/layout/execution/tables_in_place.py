@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from tf_fuse.layout.execution.program import Instruction, Program
+from tf_fuse.layout.execution.device_program import DeviceProgram, Instruction
 from tf_fuse.layout.trace.records import Origin
 from tf_fuse.layout.types.control_flow import OUTSIDE
 
@@ -38,7 +38,7 @@ class TablesInPlace:
 NOT_IN_PLACE: Final = TablesInPlace()
 
 
-def find(program: Program, origins: Mapping[str, Origin]) -> TablesInPlace:
+def find(program: DeviceProgram, origins: Mapping[str, Origin]) -> TablesInPlace:
     """Return the variables of a program that can be updated in place.
 
     Args:
@@ -70,7 +70,7 @@ def find(program: Program, origins: Mapping[str, Origin]) -> TablesInPlace:
 
 
 def _update_of(
-    program: Program,
+    program: DeviceProgram,
     origins: Mapping[str, Origin],
     readers: Mapping[str, list[Instruction]],
     variable: str,

@@ -11,7 +11,7 @@ from tf_fuse._tensorflow.graphs.functions import colocation
 from tf_fuse.parameter_server import arguments
 from tf_fuse.parameter_server.costs import Costs, VariableSpec
 from tf_fuse.parameter_server.placement.placer import Placer
-from tf_fuse.parameter_server.placement.planned_places import Plan
+from tf_fuse.parameter_server.placement.planned_places import PlacementPlan
 
 # How `tf.compat.v1.get_variable` names the pieces of a variable.
 _PIECE = re.compile(r"(?P<whole>.+)/part_\d+")
@@ -39,7 +39,7 @@ class PsStrategy:
       placement: the servers and what they have.
     """
 
-    def __init__(self, servers: int, costs: Costs | None = None, plan: Plan | None = None):
+    def __init__(self, servers: int, costs: Costs | None = None, plan: PlacementPlan | None = None):
         """Start with empty servers.
 
         Args:
@@ -54,7 +54,7 @@ class PsStrategy:
         if costs is not None:
             arguments.instance("costs", costs, Costs, ", or None")
         if plan is not None:
-            arguments.instance("plan", plan, Plan, ", or None")
+            arguments.instance("plan", plan, PlacementPlan, ", or None")
         self.placement = Placer(arguments.servers(servers), costs or Costs())
         if plan is not None:
             self.placement.add_plan(plan.copy())

@@ -11,7 +11,7 @@ from typing import Any
 from tf_fuse.parameter_server.balance import Item, ServerLoads
 from tf_fuse.parameter_server.costs import Costs, Load, VariableSpec
 from tf_fuse.parameter_server.partitioning.partitioner import PartitionDecision
-from tf_fuse.parameter_server.placement.planned_places import Plan, PlannedPlace, item_of
+from tf_fuse.parameter_server.placement.planned_places import PlacementPlan, PlannedPlace, item_of
 from tf_fuse.parameter_server.placement.update_spreading import Spread
 
 #: Why a variable is where it is, to a sentence for people.
@@ -67,7 +67,7 @@ class Placer:
         self.costs = costs
         self._servers = ServerLoads(servers, len(Load().balanced()))
         self._placed: list[PlacedVariable] = []
-        self._plans: list[Plan] = []
+        self._plans: list[PlacementPlan] = []
         self._ended: list[dict[str, Any]] = []
         self._by_key: dict[str, PlacedVariable] = {}
         self._lock = threading.RLock()
@@ -87,7 +87,7 @@ class Placer:
         with self._lock:
             return self._servers.copy()
 
-    def add_plan(self, plan: Plan) -> None:
+    def add_plan(self, plan: PlacementPlan) -> None:
         """Keep the places of a plan for variables that are made from now on.
 
         Raises:
@@ -103,7 +103,7 @@ class Placer:
             for place in plan.places:
                 self._servers.add(place.item, place.server)
 
-    def remove_plan(self, plan: Plan) -> list[PlannedPlace]:
+    def remove_plan(self, plan: PlacementPlan) -> list[PlannedPlace]:
         """Remove and return the places of a plan that no variable has taken."""
         with self._lock:
             self._plans.remove(plan)
@@ -230,7 +230,7 @@ class Placer:
             return result
 
 
-def _describe(plan: Plan) -> dict[str, Any]:
+def _describe(plan: PlacementPlan) -> dict[str, Any]:
     return {
         "variables": len(plan.places),
         "not_made": [place.variable.name for place in plan.left()],

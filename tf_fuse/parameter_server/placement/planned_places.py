@@ -52,7 +52,7 @@ class PlannedPlace:
     share: float = 1.0
 
 
-class Plan:
+class PlacementPlan:
     """PlannedPlace of variables, by name, shape and type.
 
     Variables that share all three take the places in the order of creation; to the servers they are
@@ -82,9 +82,9 @@ class Plan:
         for place in self.places:
             self._free.setdefault(_key(place.variable), []).append(place)
 
-    def copy(self) -> Plan:
+    def copy(self) -> PlacementPlan:
         """Return a copy in which all places are free."""
-        return Plan(self.servers, self.places, self.decisions.values(), self.reason)
+        return PlacementPlan(self.servers, self.places, self.decisions.values(), self.reason)
 
     def decision(self, variable: VariableSpec) -> PartitionDecision | None:
         """Return what was decided about splitting a variable; None if it was not planned."""
@@ -118,7 +118,7 @@ class Plan:
 
 def make_plan(
     expected: Sequence[Expected], costs: Costs, servers: ServerLoads, split: Split | None = None
-) -> Plan:
+) -> PlacementPlan:
     """Choose a server for each variable that is expected.
 
     Args:
@@ -151,7 +151,7 @@ def make_plan(
         PlannedPlace(variable, item, server, share)
         for (variable, item, share), server in zip(pieces, chosen, strict=True)
     ]
-    return Plan(count, places, decisions.values())
+    return PlacementPlan(count, places, decisions.values())
 
 
 def item_of(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.unit.layout.planning.planned_models import GRID, LINE, variable
 from tf_fuse.layout import Link, function_problem
 from tf_fuse.layout.cost.model import Rates
-from tf_fuse.layout.execution.program import program_of
+from tf_fuse.layout.execution.device_program import program_of
 from tf_fuse.layout.strategies.strategy import strategies
 from tf_fuse.layout.types.control_flow import ASSUMED_TRIPS
 from tf_fuse.layout.types.operation import Operation, Tensor

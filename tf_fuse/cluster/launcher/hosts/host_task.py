@@ -30,8 +30,8 @@ from ... import end_limits
 from ...child_process import end_all
 from ...interruption import Interrupted, interruptible
 from ..guardian import Guardian
-from ..program import Program, exit_status
 from ..step_counts import COUNTERS, StepCount
+from ..task_program import TaskProgram, exit_status
 
 COMMAND: Final = "host-task"  # of tf-fuse
 READY: Final = "--ready-fd"
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
                 stack.callback(os.close, ready)
                 command, passed = [*command[1:], READY, str(child)], (child,)
             try:
-                task = Program("task", command, count.variable, None, guardian, passed)
+                task = TaskProgram("task", command, count.variable, None, guardian, passed)
             finally:
                 for descriptor in passed:
                     os.close(descriptor)
@@ -91,7 +91,7 @@ class _Reports:
         return True
 
 
-def _follow(task: Program, reports: _Reports, ready: int) -> int:
+def _follow(task: TaskProgram, reports: _Reports, ready: int) -> int:
     """Report what a task does until it ends; return its status, or that of SIGTERM if it must."""
     ended = os.pidfd_open(task.pid)
     poll = select.poll()

@@ -21,7 +21,7 @@ Tests compare what is read here with that class, and with `SlurmClusterResolver`
 | module | does |
 |---|---|
 | `tf_config`, `slurm`, `kubernetes` | read the environment |
-| `place` | deals tasks that are only counted |
+| `platform_task` | deals tasks that are only counted |
 | `task` | runs this process's task |
 """
 
@@ -30,18 +30,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from . import kubernetes, slurm, tf_config
-from .place import COORDINATOR, Place, PlatformError
+from .platform_task import COORDINATOR, PlatformError, PlatformTask
 
-__all__ = ["COORDINATOR", "Place", "PlatformError", "find_place"]
+__all__ = ["COORDINATOR", "PlatformError", "PlatformTask", "find_task"]
 
 
-def find_place(
+def find_task(
     environ: Mapping[str, str],
     workers: int | None,
     servers: int | None,
     port: int | None = None,
-) -> Place | None:
-    """Find this process's place in a job.
+) -> PlatformTask | None:
+    """Find this process's task in a job.
 
     Args:
       environ: the environment.
@@ -50,7 +50,7 @@ def find_place(
       port: the first one on each host; None for that of the platform.
 
     Returns:
-      The place; None if no platform has started this process.
+      The task; None if no platform has started this process.
 
     Raises:
       PlatformError: the platform has started other tasks than those, or does not say enough.

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
-from .place import COORDINATOR, Place, PlatformError, deal, number
+from .platform_task import COORDINATOR, PlatformError, PlatformTask, deal, number
 
 _PORT: Final = 2222
 
@@ -19,8 +19,10 @@ def has_started(environ: Mapping[str, str]) -> bool:
     return "KUBERNETES_SERVICE_HOST" in environ and "JOB_COMPLETION_INDEX" in environ
 
 
-def find(environ: Mapping[str, str], workers: int | None, servers: int, port: int | None) -> Place:
-    """Return the task of this pod; see `find_place`."""
+def find(
+    environ: Mapping[str, str], workers: int | None, servers: int, port: int | None
+) -> PlatformTask:
+    """Return the task of this pod; see `find_task`."""
     port = port or _PORT
     index = number(environ, "JOB_COMPLETION_INDEX")
     name = environ.get("HOSTNAME") or socket.gethostname()
@@ -53,7 +55,7 @@ def find(environ: Mapping[str, str], workers: int | None, servers: int, port: in
             f"this pod is the task {index} of {job!r}, but by --workers and --ps that job has "
             f"{size} tasks: give the numbers of the JobSet"
         )
-    return Place("Kubernetes", cluster, job, index)
+    return PlatformTask("Kubernetes", cluster, job, index)
 
 
 def _domain(name: str) -> str:

@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Final
 
-from .place import Place, PlatformError, deal, number
+from .platform_task import PlatformError, PlatformTask, deal, number
 
 _PORT: Final = 8888
 
@@ -27,8 +27,10 @@ def has_started_several(environ: Mapping[str, str]) -> bool:
     return name in environ and number(environ, name) > 1
 
 
-def find(environ: Mapping[str, str], workers: int | None, servers: int, port: int | None) -> Place:
-    """Return the task that `srun` has started; see `find_place`."""
+def find(
+    environ: Mapping[str, str], workers: int | None, servers: int, port: int | None
+) -> PlatformTask:
+    """Return the task that `srun` has started; see `find_task`."""
     port = port or _PORT
     hosts = _hosts(environ.get("SLURM_STEP_NODELIST", ""))
     counts = _counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))

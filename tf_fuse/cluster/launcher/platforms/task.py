@@ -20,8 +20,8 @@ from ...interruption import Interrupted, interruptible
 from ..guardian import Guardian
 from ..job_health import JobHealth
 from ..log_follower import LogFollower, log_of
-from ..program import Program, exit_status
 from ..step_counts import StepCount
+from ..task_program import TaskProgram, exit_status
 
 _COUNTER = "collective_steps"
 
@@ -95,7 +95,7 @@ def _run(
         with interruptible(), Guardian() as guardian, contextlib.ExitStack() as stack:
             if follower:
                 stack.enter_context(follower)
-            program = Program(name, command, variables, log, guardian)
+            program = TaskProgram(name, command, variables, log, guardian)
             stack.callback(end_all, [program], limits.program_s)
             if health:
                 health.has_started = True

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 from ... import serve
-from .place import COORDINATOR, EVALUATOR, Place, PlatformError
+from .platform_task import COORDINATOR, EVALUATOR, PlatformError, PlatformTask
 
 
-def find(text: str) -> Place:
+def find(text: str) -> PlatformTask:
     """Return the task that TF_CONFIG describes."""
     try:
         config = serve.parse_tf_config(text, outside=(EVALUATOR,))
@@ -30,10 +30,10 @@ def find(text: str) -> Place:
             f"TF_CONFIG has parameter servers and no coordinator: its cluster has the jobs "
             f"{sorted(cluster)}; add a task {COORDINATOR!r} (a TFJob: a replica type Chief)"
         )
-    return Place("TF_CONFIG", cluster, config.job, config.index)
+    return PlatformTask("TF_CONFIG", cluster, config.job, config.index)
 
 
-def check(place: Place, workers: int | None, servers: int | None, port: int | None) -> None:
+def check(task: PlatformTask, workers: int | None, servers: int | None, port: int | None) -> None:
     """Compare a task of TF_CONFIG with numbers of the command line; None for one that it lacks.
 
     TF_CONFIG may be one that the shell still has, while the command line means a whole job.
@@ -41,11 +41,11 @@ def check(place: Place, workers: int | None, servers: int | None, port: int | No
     Raises:
       PlatformError: a number is another one than TF_CONFIG's.
     """
-    sizes = {job: len(tasks) for job, tasks in place.cluster.items()}
+    sizes = {job: len(tasks) for job, tasks in task.cluster.items()}
     # Without servers the coordinator is a worker, too.
     replicas = 0 if "ps" in sizes else sizes.get(COORDINATOR, 0) + sizes.get("master", 0)
-    tasks = place.cluster.get(place.job, [])
-    own = tasks[place.index].rpartition(":")[2] if place.index < len(tasks) else "none"
+    tasks = task.cluster.get(task.job, [])
+    own = tasks[task.index].rpartition(":")[2] if task.index < len(tasks) else "none"
     for option, given, has in (
         ("--workers", workers, str(sizes.get("worker", 0) + replicas)),
         ("--ps", servers, str(sizes.get("ps", 0))),
@@ -54,6 +54,6 @@ def check(place: Place, workers: int | None, servers: int | None, port: int | No
         if given is not None and str(given) != has:
             raise PlatformError(
                 f"{option} is {given}, but by TF_CONFIG this process is the task "
-                f"{place.job}:{place.index} of {place.cluster}, where that is {has}: leave out "
+                f"{task.job}:{task.index} of {task.cluster}, where that is {has}: leave out "
                 f"{option} to run this task, or unset TF_CONFIG to start a job here"
             )

@@ -15,7 +15,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
 from tf_fuse._tensorflow.graphs.functions import add_function, create_operation, graph_of
-from tf_fuse.layout.execution.program import Instruction
+from tf_fuse.layout.execution.device_program import Instruction
 from tf_fuse.layout.strategies.strategy import SPLIT
 from tf_fuse.layout.trace.effects import functions_of
 from tf_fuse.layout.trace.records import Origin

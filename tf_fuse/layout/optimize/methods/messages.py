@@ -31,7 +31,7 @@ _SHARE = 0.02
 _CLOSE = 1_000_000
 
 
-class _Edge:
+class _PairTable:
     """A table between two operations, and what moved from it to them."""
 
     def __init__(self, a: int, b: int, table: np.ndarray):
@@ -73,13 +73,17 @@ class Messages:
         # What costs more than the known choice is in no better one, whatever else that has.
         cap = self.cost + 1
         self._alone = [np.minimum(one, cap) for one in tables.cost]
-        self._edges = [_Edge(a, b, np.minimum(pair, cap)) for (a, b), pair in tables.pairs.items()]
+        self._pair_tables = [
+            _PairTable(a, b, np.minimum(pair, cap)) for (a, b), pair in tables.pairs.items()
+        ]
         # For each operation its tables with earlier ones, and with later ones.
-        self._near: tuple[list[list[_Edge]], ...] = tuple([[] for _ in self._alone] for _ in (0, 1))
-        for edge in self._edges:
-            a, b = edge.ends
-            self._near[1][a].append(edge)
-            self._near[0][b].append(edge)
+        self._near: tuple[list[list[_PairTable]], ...] = tuple(
+            [[] for _ in self._alone] for _ in (0, 1)
+        )
+        for table in self._pair_tables:
+            a, b = table.ends
+            self._near[1][a].append(table)
+            self._near[0][b].append(table)
         self._lowest = self._sum()
 
     @property
@@ -122,10 +126,10 @@ class Messages:
           slack: no choice with any other strategy costs `bound + slack` or less.
         """
         mine = [one - one.min() for one in self._alone]
-        for edge in self._edges:
+        for table in self._pair_tables:
             for side in (0, 1):
-                least = edge.least(side)
-                mine[edge.ends[side]] = mine[edge.ends[side]] + (least - least.min())
+                least = table.least(side)
+                mine[table.ends[side]] = mine[table.ends[side]] + (least - least.min())
         return {node: np.flatnonzero(one <= slack) for node, one in enumerate(mine)}
 
     def _sweep(self, forward: bool) -> None:
@@ -137,18 +141,18 @@ class Messages:
         for node in range(count) if forward else range(count - 1, -1, -1):
             total = self._alone[node]
             seen = total.copy()
-            for edge in earlier[node]:
-                seen += edge.row(side, chosen[edge.ends[1 - side]])
-                least = edge.least(side)
-                edge.moved[side] -= least
+            for table in earlier[node]:
+                seen += table.row(side, chosen[table.ends[1 - side]])
+                least = table.least(side)
+                table.moved[side] -= least
                 total += least
             chosen[node] = int(seen.argmin())
             share = total // max(len(earlier[node]), len(later[node]), 1)
-            for edge in later[node]:
-                edge.moved[1 - side] += share
+            for table in later[node]:
+                table.moved[1 - side] += share
                 total -= share
         self.offer(chosen)
 
     def _sum(self) -> int:
         found = sum(int(one.min()) for one in self._alone)
-        return found + sum(int(edge.least(0).min()) for edge in self._edges)
+        return found + sum(int(table.least(0).min()) for table in self._pair_tables)

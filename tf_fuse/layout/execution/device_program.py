@@ -58,7 +58,7 @@ class Instruction:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class DeviceProgram:
     """The operations of all devices, in order.
 
     Attributes:
@@ -180,7 +180,7 @@ class Program:
         return "\n".join(lines)
 
 
-def program_of(plan: FunctionPlan) -> Program:
+def program_of(plan: FunctionPlan) -> DeviceProgram:
     """Write a plan out.
 
     Args:
@@ -220,7 +220,7 @@ def program_of(plan: FunctionPlan) -> Program:
         for one in control_flow.regions
         for entered, last in one.carried
     }
-    return Program(
+    return DeviceProgram(
         plan.function.name, plan.rates.mesh, tuple(instructions), writes, results, observed,
         control_flow, carried,
     )  # fmt: skip

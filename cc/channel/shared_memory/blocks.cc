@@ -1,7 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "channel/shared_memory/slots.h"
+#include "channel/shared_memory/blocks.h"
 
 #include <utility>
 
@@ -13,32 +13,32 @@ namespace tf_fuse {
 
 namespace {
 
-constexpr uint64_t kSlotsPerSegment = 8;
-// After the slots: a line of the cache for each stamp.
+constexpr uint64_t kBlocksPerSegment = 8;
+// After the blocks: a line of the cache for each stamp.
 constexpr uint64_t kStampsBytes = 4096;
 constexpr uint64_t kStampStride = 64;
 
 }  // namespace
 
-SharedSlots* SharedSlots::Get() {
+SharedBlocks* SharedBlocks::Get() {
   // Peers may still read when the process ends.
-  static SharedSlots* slots = new SharedSlots;
-  return slots;
+  static SharedBlocks* blocks = new SharedBlocks;
+  return blocks;
 }
 
-bool SharedSlots::Take(Slot* slot) {
+bool SharedBlocks::Take(Block* block) {
   absl::MutexLock lock(&mu_);
   if (free_.empty() && !Grow()) return false;
-  *slot = std::move(free_.back());
+  *block = std::move(free_.back());
   free_.pop_back();
-  slot->lease = ++leases_;
-  slot->memory->Stamp(slot->stamp_offset, slot->lease);
+  block->lease = ++leases_;
+  block->memory->Stamp(block->stamp_offset, block->lease);
   return true;
 }
 
-bool SharedSlots::Grow() {
-  constexpr uint64_t kBytes = kSlotsPerSegment * kSlotBytes;
-  if (slots_ * kSlotBytes + kBytes > MaxSharedMemoryBytes()) return false;
+bool SharedBlocks::Grow() {
+  constexpr uint64_t kBytes = kBlocksPerSegment * kBlockBytes;
+  if (blocks_ * kBlockBytes + kBytes > MaxSharedMemoryBytes()) return false;
   absl::StatusOr<std::unique_ptr<SharedMemory>> memory =
       SharedMemory::Create(kBytes + kStampsBytes);
   if (!memory.ok()) {
@@ -48,18 +48,18 @@ bool SharedSlots::Grow() {
   const std::shared_ptr<SharedMemory> shared = *std::move(memory);
   Metrics::Get()->shared_memory_bytes.fetch_add(kBytes);
   ++segments_;
-  slots_ += kSlotsPerSegment;
-  for (uint64_t i = kSlotsPerSegment; i > 0; --i) {
-    const uint64_t offset = (i - 1) * kSlotBytes;
+  blocks_ += kBlocksPerSegment;
+  for (uint64_t i = kBlocksPerSegment; i > 0; --i) {
+    const uint64_t offset = (i - 1) * kBlockBytes;
     free_.push_back({shared->data() + offset, shared, segments_, offset,
                      kBytes + (i - 1) * kStampStride, /*lease=*/0});
   }
   return true;
 }
 
-void SharedSlots::Give(const Slot& slot) {
+void SharedBlocks::Give(const Block& block) {
   absl::MutexLock lock(&mu_);
-  free_.push_back(slot);
+  free_.push_back(block);
 }
 
 }  // namespace tf_fuse

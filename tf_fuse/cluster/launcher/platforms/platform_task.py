@@ -18,7 +18,7 @@ class PlatformError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class PlatformTask:
     """A task of a job that a platform has started.
 
     Attributes:
@@ -58,7 +58,7 @@ def deal(
     workers: int | None,
     servers: int,
     option: str,
-) -> Place:
+) -> PlatformTask:
     """Deal tasks that are only counted: the coordinator, then servers, then workers."""
     before = servers + (servers > 0)
     workers = len(addresses) - before if workers is None else workers
@@ -73,5 +73,5 @@ def deal(
     if servers:
         cluster |= {COORDINATOR: [addresses[0]], "ps": list(addresses[first:before])}
     if rank >= before:
-        return Place(platform, cluster, "worker", rank - before)
-    return Place(platform, cluster, *((COORDINATOR, 0) if rank == 0 else ("ps", rank - 1)))
+        return PlatformTask(platform, cluster, "worker", rank - before)
+    return PlatformTask(platform, cluster, *((COORDINATOR, 0) if rank == 0 else ("ps", rank - 1)))

@@ -12,7 +12,7 @@ from ..child_process import ChildProcess
 from .guardian import Guardian
 
 
-class Program(ChildProcess):
+class TaskProgram(ChildProcess):
     """A program that runs, and ends with this process, as all that it starts."""
 
     def __init__(
