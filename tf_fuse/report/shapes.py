@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_fuse.report.model import Lane, Report, Timeline
+from tf_fuse.report.records.model import Lane, Report, Timeline
 
 
 @dataclass(frozen=True)
