@@ -69,7 +69,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help environment native demo test slow quickstarts format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
 .PHONY: wheel test-wheel test-keras sbom random dynamic faults collectives updates soak network two-hosts bench clean
 .PHONY: large-tables large-workers large-counts
-.PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
+.PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes lint-folders
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
 
@@ -103,7 +103,7 @@ quickstarts: environment
 	  tests/cluster/cli/test_launch_platforms.py $(ARGS)
 
 # Targets of their own, so that --keep-going shows the findings of all.
-lint: lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
+lint: lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes lint-folders
 
 lint-ruff: environment
 	$(BIN)/ruff check .
@@ -126,6 +126,9 @@ lint-english: environment
 
 lint-includes: environment
 	$(BIN)/python .ci/check_includes.py
+
+lint-folders: environment
+	$(BIN)/python .ci/check_folders.py
 
 # Without the theme's notice of its successor.
 docs: environment

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from tf_fuse.layout.optimize.tables import INFINITE, Tables
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables
 from tf_fuse.layout.types.errors import LayoutError
 
 MAX_CHOICES = 2_000_000

@@ -36,7 +36,8 @@ from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.optimize import Plan, search
 from tf_fuse.layout.optimize.graph_problem import GraphProblem, problem_of
 from tf_fuse.layout.optimize.methods import prune
-from tf_fuse.layout.optimize.tables import PER_SECOND, tables_of
+from tf_fuse.layout.optimize.methods.tables import PER_SECOND
+from tf_fuse.layout.optimize.round_problem import tables_of
 from tf_fuse.layout.strategies.insert_forks import with_forks
 from tf_fuse.layout.types.operation import Operation
 

@@ -1,5 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Numbers from environment variables.
 
 #ifndef TF_FUSE_CC_BASE_ENVIRONMENT_H_
 #define TF_FUSE_CC_BASE_ENVIRONMENT_H_

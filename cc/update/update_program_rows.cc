@@ -1,5 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Checks and adds the sums of rows of a program (update_program.h).
 
 #include <string>
 

@@ -1,5 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Runs a program block by block (update_program.h).
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Runs a stage of an update, on whole variables or on rows (update_stage.h).
 
 #include <cstring>
 #include <utility>

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tf_fuse import _json_output
 from tf_fuse._console import open_console
-from tf_fuse.cli import json_output
 
 _JOB = Path(__file__).resolve().parent / "bench_job.py"
 _MODES = ("stock", "fused")
@@ -52,7 +52,7 @@ def run(json_path: str | None, tables: int, workers: int, ps: int, steps: int, r
                 print(f"tf-fuse: error: {error}", file=sys.stderr)
                 return 1
     summary = _summarize(results, settings)
-    if not json_output.write(summary, json_path):
+    if not _json_output.write(summary, json_path):
         _print(summary)
     return 1 if summary["losses_equal"] is False else 0
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tf_fuse import _json_output
 from tf_fuse._console import open_console
-from tf_fuse.cli import json_output
 from tf_fuse.report.reasons import REASONS
 
 # Operations that do nothing in a step, or are made once.
@@ -55,7 +55,7 @@ def run(
         if model_explorer:
             write_model_explorer(result, model_explorer)
         data = describe(result)
-        if json_output.write(data, json_path):
+        if _json_output.write(data, json_path):
             return 0
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

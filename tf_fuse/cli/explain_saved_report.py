@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tf_fuse import _json_output
 from tf_fuse._deprecated.former_reports import TOTALS, with_new_names
-from tf_fuse.cli import json_output
 from tf_fuse.shard_update.fusion_report import left
 from tf_fuse.shard_update.report import NO_UPDATE
 
@@ -37,7 +37,7 @@ def run(path: str, json_path: str | None) -> int:
     """
     try:
         function, data, show = _explained(_load(Path(path)))
-        if json_output.write(data, json_path):
+        if _json_output.write(data, json_path):
             return 0
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

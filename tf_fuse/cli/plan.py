@@ -7,8 +7,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tf_fuse import _json_output
 from tf_fuse._console import open_console
-from tf_fuse.cli import json_output
 from tf_fuse.cli.load.program import ProgramError, named_function
 from tf_fuse.layout import LayoutError, LayoutRules, Mesh, plan, to_sbp
 
@@ -47,7 +47,7 @@ def run(
         found = plan(function, Mesh.from_text(mesh), args, **(more[0] if more else {}), **options)
         if save_path:
             found.save(save_path)
-        if not json_output.write(_described(found, mesh, mode), json_path):
+        if not _json_output.write(_described(found, mesh, mode), json_path):
             console = open_console()
             console.print(found.table(most=20))
             console.print(found.why())

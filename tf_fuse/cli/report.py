@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.report.model import Note, Report
+from tf_fuse.report.records.model import Note, Report
 
 
 class SourceError(ValueError):

@@ -18,7 +18,7 @@ from typing import Any
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import backups, models
 from tf_fuse.keras import checks
-from tf_fuse.keras.data.worker_data import WorkerIterator
+from tf_fuse.keras.worker_data import WorkerIterator
 
 _log = logging.getLogger("tf_fuse")
 

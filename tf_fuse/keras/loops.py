@@ -22,9 +22,9 @@ from tf_fuse.keras import backups, checks, metric_sums, steps
 from tf_fuse.keras.data import batches, parts
 from tf_fuse.keras.data.function_orders import PassOfFunction, key_of, number_of_pass
 from tf_fuse.keras.data.orders import Passes
-from tf_fuse.keras.data.worker_data import WorkerData
 from tf_fuse.keras.step_queue import Call, StepQueue
 from tf_fuse.keras.steps import Steps
+from tf_fuse.keras.worker_data import WorkerData
 
 _log = logging.getLogger("tf_fuse")
 

@@ -14,10 +14,10 @@ from typing import Any
 from tf_fuse._tensorflow.graphs import call_time_captures
 from tf_fuse.keras import checks
 from tf_fuse.keras.data import batches as batches_
-from tf_fuse.keras.data.worker_data import WorkerIterator
 from tf_fuse.keras.metric_sums import MetricSums
 from tf_fuse.keras.packing import Packing
 from tf_fuse.keras.step_queue import Call, StepQueue
+from tf_fuse.keras.worker_data import WorkerIterator
 
 _log = logging.getLogger("tf_fuse")
 _LONGEST_PAUSE_S = 1.0

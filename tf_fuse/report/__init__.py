@@ -7,8 +7,8 @@
     tf_fuse.report.record(2)  # records the steps of the next two seconds, in all tasks
     tf_fuse.report.write("report.html")
 
-The page is one file that needs no network. The JSON beside it holds the same; tf_fuse.report.model
-defines it.
+The page is one file that needs no network. The JSON beside it holds the same;
+tf_fuse.report.records.model defines it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_fuse.report.json_form import ReportError
-from tf_fuse.report.model import Report, Timeline
+from tf_fuse.report.records.model import Report, Timeline
 
 __all__ = ["Report", "ReportError", "Timeline", "record", "write"]
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_fuse.report.layouts import described
-from tf_fuse.report.model import Function, Group, Left, Note, Report, Task, Tensor, Timeline
 from tf_fuse.report.reasons import REASONS
+from tf_fuse.report.records.model import Function, Group, Left, Note, Report, Task, Tensor, Timeline
+from tf_fuse.report.records.parts import part, short
 from tf_fuse.report.variables import with_variables
 
 _LOCAL = "/job:localhost/replica:0/task:0"
@@ -86,15 +87,6 @@ def versions() -> dict[str, Any]:
     }
 
 
-def part(name: str, notes: list[Note], make: Callable[[], Any], default: Any) -> Any:
-    """Return a part of a report; the default, and a note, if it cannot be made."""
-    try:
-        return make()
-    except Exception as error:  # Of the job, which may end at any time: the other parts are shown.
-        notes.append(Note(name, f"not known: {type(error).__name__}: {str(error)[:300]}"))
-        return default
-
-
 def own_task() -> str:
     """Return the task that this process is."""
     from tf_fuse._tensorflow.eager import context_servers
@@ -109,12 +101,6 @@ def own_task() -> str:
             if server is not None:
                 return f"/job:{server.job_name}/replica:0/task:{server.task_index}"
     return next(iter(own_tasks()), _LOCAL)
-
-
-def short(device: str) -> str:
-    """Return "ps:1" for the task or device "/job:ps/replica:0/task:1…"."""
-    parts = dict(part.partition(":")[::2] for part in device.split("/")[1:])
-    return f"{parts['job']}:{parts['task']}" if {"job", "task"} <= parts.keys() else device
 
 
 def function_of(task: str, report: Mapping[str, Any]) -> Function:

@@ -17,10 +17,11 @@ import tempfile
 import threading
 from pathlib import Path
 
-from tf_fuse.report.collect import own_task, report_of_job, report_of_process, short
+from tf_fuse.report.collect import own_task, report_of_job, report_of_process
 from tf_fuse.report.json_form import as_json
 from tf_fuse.report.merge import merge
-from tf_fuse.report.model import Report
+from tf_fuse.report.records.model import Report
+from tf_fuse.report.records.parts import short
 from tf_fuse.report.steps import recording
 
 VARIABLE = "TF_FUSE_REPORT_DIR"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_fuse.report.json_form import MAX_BYTES, ReportError, public
-from tf_fuse.report.model import Gain, Measured, Note
+from tf_fuse.report.records.model import Gain, Measured, Note
 
 # Keys of a file that name what ran, in this order; then settings that say how.
 _NAMES = ("workload", "model", "optimizer")

@@ -14,7 +14,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.report.model import FORMAT, VERSION, Note, Report
+from tf_fuse.report.records.model import FORMAT, VERSION, Note, Report
 from tf_fuse.report.shapes import fitting
 
 # A larger file is not read: it is foreign, or made to exhaust the memory.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tf_fuse.report.model import LaidOut, LayoutPlan, PlanSums, Relayout
+from tf_fuse.report.records.model import LaidOut, LayoutPlan, PlanSums, Relayout
 
 
 def described(plan: Any) -> LayoutPlan:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tf_fuse.report.gains import gains_in
 from tf_fuse.report.json_form import ReportError, read
-from tf_fuse.report.model import Function, Gain, Note, Report, Task
+from tf_fuse.report.records.model import Function, Gain, Note, Report, Task
 
 
 def report_of_files(paths: Iterable[Path]) -> Report:

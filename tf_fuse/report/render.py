@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_fuse.report.json_form import as_json
-from tf_fuse.report.model import Report
+from tf_fuse.report.records.model import Report
 
 _ASSETS = Path(__file__).with_name("assets")
 _SCRIPTS = ("d3.js", "core.js", "step.js", "timeline.js", "tables.js", "main.js")

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any
 
 from tf_fuse.report.collect import function_of, versions
-from tf_fuse.report.model import Function, Report
+from tf_fuse.report.records.model import Function, Report
 
 
 def report_of_rewrite(rewrite: Any, name: str = "") -> Report:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_fuse._deprecated.former_reports import with_new_names
-from tf_fuse.report.model import Lane, Report, Timeline
+from tf_fuse.report.records.model import Lane, Report, Timeline
 
 
 @dataclass(frozen=True)

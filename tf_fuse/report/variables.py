@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow.variables.resource_variable import own_handle
-from tf_fuse.report.model import Function, Tensor
+from tf_fuse.report.records.model import Function, Tensor
 
 # What only hands on the value of a variable.
 _HANDS_ON = frozenset({"Cast", "Identity", "ReadVariableOp"})

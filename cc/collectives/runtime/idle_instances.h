@@ -1,5 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Which instances of collectives no call uses, so that a resolver can forget
+// them.
 
 #ifndef TF_FUSE_CC_COLLECTIVES_RUNTIME_IDLE_INSTANCES_H_
 #define TF_FUSE_CC_COLLECTIVES_RUNTIME_IDLE_INSTANCES_H_

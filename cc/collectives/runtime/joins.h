@@ -1,5 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Which devices of other tasks joined a group again, until this task uses the
+// group.
 
 #ifndef TF_FUSE_CC_COLLECTIVES_RUNTIME_JOINS_H_
 #define TF_FUSE_CC_COLLECTIVES_RUNTIME_JOINS_H_

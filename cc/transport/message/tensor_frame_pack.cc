@@ -1,5 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+//
+// The sender's side of tensor_frame.h: measures and writes tensors.
 
 #include <algorithm>
 #include <cstring>

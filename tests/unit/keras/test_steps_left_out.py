@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("keras")
 
 from tf_fuse.keras import backups
-from tf_fuse.keras.data.worker_data import WorkerIterator
+from tf_fuse.keras.worker_data import WorkerIterator
 
 
 def _workers(steps=None, workers=2):

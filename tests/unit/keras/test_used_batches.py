@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from tf_fuse._tensorflow.keras import trainer
 from tf_fuse._tensorflow.variables import coordinator
-from tf_fuse.keras.data.worker_data import WorkerIterator
 from tf_fuse.keras.packing import Packing
 from tf_fuse.keras.step_queue import Call
 from tf_fuse.keras.steps import Steps
+from tf_fuse.keras.worker_data import WorkerIterator
 
 
 class _Call(Call):

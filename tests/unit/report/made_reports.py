@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports that no job made: one with every field, and one with very many tensors."""
 
-from tf_fuse.report.model import (
+from tf_fuse.report.records.model import (
     Function,
     Gain,
     Group,

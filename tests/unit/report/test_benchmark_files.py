@@ -20,7 +20,7 @@ from benchmarks.shard_update.modes import Round
 from examples import compare
 from tf_fuse.report.gains import gains_in
 from tf_fuse.report.json_form import ReportError
-from tf_fuse.report.model import Gain, Measured
+from tf_fuse.report.records.model import Gain, Measured
 
 
 def _round(rate, rpcs=None, cpu=(("worker", 2.0), ("ps", 1.0))):

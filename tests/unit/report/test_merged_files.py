@@ -9,7 +9,7 @@ from tests.unit.report.made_reports import PS, WORKER, whole_report
 from tf_fuse.report.gains import gains_in, gains_of
 from tf_fuse.report.json_form import as_json
 from tf_fuse.report.merge import merge, report_of_files
-from tf_fuse.report.model import Function, Gain, Left, Measured, Note, Report, Task, Tensor
+from tf_fuse.report.records.model import Function, Gain, Left, Measured, Note, Report, Task, Tensor
 
 _OTHER_PS = "/job:ps/replica:0/task:1"
 _BENCH = {

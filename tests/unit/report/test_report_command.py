@@ -12,7 +12,7 @@ from tests.unit.report.made_reports import whole_report
 from tf_fuse import cli
 from tf_fuse.report import render
 from tf_fuse.report.json_form import as_json, read
-from tf_fuse.report.model import Note, Report
+from tf_fuse.report.records.model import Note, Report
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import tf_fuse.report
 from tests.unit.report.made_reports import WORKER, whole_report
 from tf_fuse.report import folder
 from tf_fuse.report.json_form import read
-from tf_fuse.report.model import Report, Task
+from tf_fuse.report.records.model import Report, Task
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.report.made_reports import whole_report
 from tf_fuse.report import json_form
-from tf_fuse.report.model import VERSION, Group, Note, Report, Task, Tensor
+from tf_fuse.report.records.model import VERSION, Group, Note, Report, Task, Tensor
 
 
 def _write(path, data):

@@ -5,7 +5,7 @@
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tests.unit.report.made_reports import PS, WORKER
-from tf_fuse.report.model import Lane, Receive, Segment, Step, Transfer
+from tf_fuse.report.records.model import Lane, Receive, Segment, Step, Transfer
 from tf_fuse.report.steps.chrome_trace import trace_of
 from tf_fuse.report.steps.critical_path import critical_path
 from tf_fuse.report.steps.plane import PLANE, missing

@@ -10,7 +10,7 @@ import pytest
 from tests.browser import open_browser
 from tests.unit.report.made_reports import whole_report
 from tf_fuse.report import render
-from tf_fuse.report.model import Report, Timeline
+from tf_fuse.report.records.model import Report, Timeline
 
 _PIXEL = 1.0  # Positions are rounded to a tenth; browsers round what is under the mouse.
 

@@ -14,8 +14,8 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
+from tf_fuse import _json_output
 from tf_fuse._console import open_console
-from tf_fuse.cli import json_output
 from tf_fuse.cli.scale import packages, plan_replicas
 from tf_fuse.cli.scale.calibrate import DEFAULT_PATH
 from tf_fuse.scale.errors import ScaleError
@@ -40,7 +40,7 @@ def run(args: Namespace) -> int:
             plan_replicas.run(args)
             return 0
         result = _predict(args)
-        if not json_output.write(_as_json(result), args.json):
+        if not _json_output.write(_as_json(result), args.json):
             _print(result)
         if args.plot:
             _plot(result, args.plot)

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.table import Table
 
+from tf_fuse import _json_output
 from tf_fuse._console import open_console
-from tf_fuse.cli import json_output
 from tf_fuse.cli.scale.calibrate import DEFAULT_PATH
 
 # A resource that is used for less of the time is not what the steps wait for.
@@ -72,7 +72,7 @@ def run(args: Namespace) -> None:
             for (mode, algorithm), one in found.items()
         },
     }
-    if not json_output.write(content, args.json):
+    if not _json_output.write(content, args.json):
         _print(args, hosts, step, found)
 
 

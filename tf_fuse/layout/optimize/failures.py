@@ -10,8 +10,8 @@ import numpy as np
 
 from tf_fuse.layout.optimize.errors import MemoryLimitError, NoChoiceError, SearchLimitError
 from tf_fuse.layout.optimize.methods import prune
+from tf_fuse.layout.optimize.methods.tables import Tables
 from tf_fuse.layout.optimize.solution import Limits
-from tf_fuse.layout.optimize.tables import Tables
 
 
 def out_of_memory(

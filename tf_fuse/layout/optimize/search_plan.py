@@ -11,10 +11,11 @@ from tf_fuse._deprecated.former_keyword import former_keyword
 from tf_fuse.layout.optimize import solver
 from tf_fuse.layout.optimize.allowed_strategies import AUTO, ShardingConstraints, allowed_in
 from tf_fuse.layout.optimize.errors import MemoryLimitError, NoChoiceError, SearchLimitError
+from tf_fuse.layout.optimize.methods.tables import Tables
 from tf_fuse.layout.optimize.plans.plan import Plan
 from tf_fuse.layout.optimize.problem import DATA, Problem
+from tf_fuse.layout.optimize.round_problem import tables_of
 from tf_fuse.layout.optimize.solution import Limits
-from tf_fuse.layout.optimize.tables import Tables, tables_of
 
 
 @former_keyword("pins", "constraints")

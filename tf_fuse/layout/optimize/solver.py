@@ -37,6 +37,7 @@ from tf_fuse.layout.optimize.methods.core_problem import core_of, searched
 from tf_fuse.layout.optimize.methods.elimination import Store, cheapest, smallest
 from tf_fuse.layout.optimize.methods.integer_program import bound_in_picoseconds
 from tf_fuse.layout.optimize.methods.order import EliminationOrder, order_of
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables, renumbered
 from tf_fuse.layout.optimize.solution import (
     ELIMINATION,
     FRONTIERS,
@@ -51,7 +52,6 @@ from tf_fuse.layout.optimize.solution import (
     Limits,
     Solution,
 )
-from tf_fuse.layout.optimize.tables import INFINITE, Tables, renumbered
 from tf_fuse.layout.types.errors import LayoutError
 
 # Time points whose mean is looked at, at most.

@@ -103,9 +103,10 @@ def propagated(
 ) -> dict[str, tuple[str, ...]]:
     """Return the strategies in which all tensors that names reach lie as the rules say.
 
-    Names go from the annotated tensors to all that have the same ranges (`propagation.py`). Of an
-    operation, those strategies are left whose inputs and outputs agree with them; where there is
-    none, as of an operation that cannot split a dimension, those whose outputs do; and else all.
+    Names go from the annotated tensors to all that have the same ranges
+    (`strategies/name_propagation.py`). Of an operation, those strategies are left whose inputs and
+    outputs agree with them; where there is none, as of an operation that cannot split a dimension,
+    those whose outputs do; and else all.
 
     Args:
       graph: operations with their strategies.

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.report.collect import short
-from tf_fuse.report.model import Timeline
+from tf_fuse.report.records.model import Timeline
+from tf_fuse.report.records.parts import short
 
 _BUSY, _PATH, _FIRST_RECEIVE = 0, 1, 2
 

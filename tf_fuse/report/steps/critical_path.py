@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_fuse.report.model import Receive, Segment, Transfer
+from tf_fuse.report.records.model import Receive, Segment, Transfer
 
 
 def critical_path(

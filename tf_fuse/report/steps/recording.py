@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.report.collect import part, short
-from tf_fuse.report.model import Note, Timeline
+from tf_fuse.report.records.model import Note, Timeline
+from tf_fuse.report.records.parts import part, short
 from tf_fuse.report.steps import plane
 from tf_fuse.report.steps.ask_profiler import ProfilerError, Recording
 from tf_fuse.report.steps.timeline import timeline_of

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tf_fuse.report.model import Lane, Receive, Step, Timeline, Transfer
+from tf_fuse.report.records.model import Lane, Receive, Step, Timeline, Transfer
 from tf_fuse.report.steps import plane
 from tf_fuse.report.steps.critical_path import critical_path
 from tf_fuse.report.steps.plane import Event

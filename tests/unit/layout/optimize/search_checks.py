@@ -18,7 +18,8 @@ from tf_fuse.layout.optimize import (
     solver,
 )
 from tf_fuse.layout.optimize.methods.order import order_of
-from tf_fuse.layout.optimize.tables import Tables, tables_of
+from tf_fuse.layout.optimize.methods.tables import Tables
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 GRAPHS = sorted(layout_problems.GRAPHS)
 SEEDS = st.integers(0, 10**9)

@@ -20,7 +20,8 @@ from tf_fuse.layout.optimize.methods import elimination, lagrange, pareto, prune
 from tf_fuse.layout.optimize.methods.elimination import Store
 from tf_fuse.layout.optimize.methods.marginals import marginals_of
 from tf_fuse.layout.optimize.methods.order import order_of
-from tf_fuse.layout.optimize.tables import INFINITE, tables_of
+from tf_fuse.layout.optimize.methods.tables import INFINITE
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 
 @given(seed=SEEDS, price=st.integers(0, 50), data=st.data())

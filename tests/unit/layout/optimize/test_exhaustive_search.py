@@ -12,7 +12,7 @@ from benchmarks.layout import exhaustive_search
 from tests.unit.layout.optimize.problems import problem, simple
 from tests.unit.layout.optimize.search_checks import GRAPHS, SEEDS
 from tf_fuse.layout import LayoutError
-from tf_fuse.layout.optimize.tables import tables_of
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 
 def test_too_much_for_brute_force():

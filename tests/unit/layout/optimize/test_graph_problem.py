@@ -15,7 +15,7 @@ from tf_fuse.layout import LayoutError, Link, Mesh, StepSet
 from tf_fuse.layout.cost.model import Rates, operation_cost
 from tf_fuse.layout.optimize import Problem, search
 from tf_fuse.layout.optimize.graph_problem import problem_of, signature_of
-from tf_fuse.layout.optimize.tables import tables_of
+from tf_fuse.layout.optimize.round_problem import tables_of
 from tf_fuse.layout.types.operation import Operation, Tensor
 
 MESH = Mesh({"x": 2})

@@ -21,7 +21,7 @@ from tests.unit.layout.optimize.search_checks import SEEDS, WAYS
 from tf_fuse.layout import LayoutError
 from tf_fuse.layout.optimize import search
 from tf_fuse.layout.optimize.methods import integer_program
-from tf_fuse.layout.optimize.tables import tables_of
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 # Of `scipy.optimize.milp`.
 LARGEST = {

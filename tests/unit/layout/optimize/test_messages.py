@@ -16,7 +16,7 @@ from tf_fuse.layout import Link, Mesh, function_problem
 from tf_fuse.layout.optimize.methods import integer_program, messages, neighbourhoods
 from tf_fuse.layout.optimize.methods.core_problem import core_of, searched
 from tf_fuse.layout.optimize.methods.elimination import Store
-from tf_fuse.layout.optimize.tables import tables_of
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 GRID = Mesh((2, 2), ("x", "y"))
 

@@ -17,7 +17,8 @@ from tests.unit.layout.optimize.problems import limited, problem
 from tests.unit.layout.optimize.search_checks import GRAPHS, SEEDS, WAYS
 from tf_fuse.layout.optimize import Candidate, Edge, Node, Problem, search
 from tf_fuse.layout.optimize.methods import integer_program, neighbourhoods
-from tf_fuse.layout.optimize.tables import INFINITE, tables_of
+from tf_fuse.layout.optimize.methods.tables import INFINITE
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 
 @given(seed=SEEDS, graph=st.sampled_from(GRAPHS), entries=st.sampled_from([2, 8, 64, 1 << 20]))

@@ -19,7 +19,7 @@ from tests.unit.layout.optimize.plan_examples import MS, cells, error, example, 
 from tests.unit.layout.optimize.problems import limited, problem, simple
 from tf_fuse.layout.optimize import Limits, search
 from tf_fuse.layout.optimize.plans import alternatives
-from tf_fuse.layout.optimize.tables import tables_of
+from tf_fuse.layout.optimize.round_problem import tables_of
 from tf_fuse.v1 import layout_pb2
 
 

@@ -17,7 +17,7 @@ from tests.unit.layout.optimize.problems import limited, problem
 from tf_fuse.layout import LayoutError, Mesh
 from tf_fuse.layout.optimize import Plan, Problem, search
 from tf_fuse.layout.optimize.plans import saved_plan
-from tf_fuse.layout.optimize.tables import tables_of
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 # Files.
 

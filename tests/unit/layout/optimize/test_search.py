@@ -15,7 +15,7 @@ from tests.unit.layout.optimize.search_checks import EXACT, GRAPHS, KNAPSACK, SE
 from tf_fuse.layout.optimize import Candidate, Edge, Limits, Node, Problem, search, solution, solver
 from tf_fuse.layout.optimize.methods import elimination
 from tf_fuse.layout.optimize.methods.elimination import Store
-from tf_fuse.layout.optimize.tables import tables_of
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

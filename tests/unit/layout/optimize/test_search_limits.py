@@ -33,7 +33,8 @@ from tf_fuse.layout.optimize import (
 )
 from tf_fuse.layout.optimize.methods import integer_program, neighbourhoods
 from tf_fuse.layout.optimize.methods.core_problem import CoreAnswer
-from tf_fuse.layout.optimize.tables import Tables, tables_of
+from tf_fuse.layout.optimize.methods.tables import Tables
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 # Errors.
 

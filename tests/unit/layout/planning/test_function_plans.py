@@ -34,7 +34,7 @@ from tf_fuse.layout import (
 )
 from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.optimize import Limits, MemoryLimitError
-from tf_fuse.layout.optimize.tables import tables_of
+from tf_fuse.layout.optimize.round_problem import tables_of
 
 
 @pytest.mark.parametrize("seconds_per_byte", [0.0, 1e-11, 1e-9, 1e-6])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from tf_fuse.layout.optimize.methods import messages, neighbourhoods, prune
 from tf_fuse.layout.optimize.methods.elimination import Eliminated, Store, cheapest
 from tf_fuse.layout.optimize.methods.order import order_of
-from tf_fuse.layout.optimize.tables import INFINITE, Tables, renumbered
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables, renumbered
 
 # Entries of tables for the first choice.
 _BUCKET_ENTRIES = 1 << 16

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_fuse.layout.optimize.methods.order import EliminationOrder
-from tf_fuse.layout.optimize.tables import INFINITE, Tables
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables
 
 
 class Factor(NamedTuple):

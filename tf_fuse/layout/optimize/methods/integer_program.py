@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_fuse.layout.optimize.tables import INFINITE, Tables
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables
 from tf_fuse.layout.types.errors import LayoutError
 
 # Largest number in a row: HiGHS's tolerances are absolute, about 1e-6.

@@ -27,7 +27,7 @@ from tf_fuse.layout.optimize.methods.elimination import (
 )
 from tf_fuse.layout.optimize.methods.marginals import Marginals, marginals_of
 from tf_fuse.layout.optimize.methods.order import EliminationOrder
-from tf_fuse.layout.optimize.tables import INFINITE, Tables
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables
 
 # Far above the rounding errors of a sum of some thousand terms.
 _MARGIN = 1e-9

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tf_fuse.layout.optimize.tables import Tables
+from tf_fuse.layout.optimize.methods.tables import Tables
 
 # Sweeps at most, forward and backward; after how many the bound is looked at; the share of the gap
 # by which it has to have grown then, and the gap, as a part of the cost, that is small enough, or

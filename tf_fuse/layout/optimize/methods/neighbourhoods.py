@@ -20,7 +20,7 @@ import numpy as np
 
 from tf_fuse.layout.optimize.methods.elimination import Factor, Store, cheapest
 from tf_fuse.layout.optimize.methods.order import MAX_DIMENSIONS, order_of
-from tf_fuse.layout.optimize.tables import INFINITE, Tables
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables
 
 # Rounds without improvement before the end; and the most rounds in all.
 _PATIENCE = 9

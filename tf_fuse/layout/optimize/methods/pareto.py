@@ -19,7 +19,7 @@ import numpy as np
 from tf_fuse.layout.optimize.methods.elimination import spread
 from tf_fuse.layout.optimize.methods.lagrange import Bound
 from tf_fuse.layout.optimize.methods.order import EliminationOrder
-from tf_fuse.layout.optimize.tables import INFINITE, Tables
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables
 
 # Entries of the largest table, frontiers and all.
 MAX_ENTRIES = 1 << 21

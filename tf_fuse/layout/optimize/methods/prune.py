@@ -8,7 +8,7 @@ import collections
 
 import numpy as np
 
-from tf_fuse.layout.optimize.tables import INFINITE, Tables
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables
 
 
 def undominated(tables: Tables) -> Tables:

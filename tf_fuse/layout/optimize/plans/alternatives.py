@@ -16,10 +16,11 @@ from tf_fuse.layout.optimize.methods import integer_program
 from tf_fuse.layout.optimize.methods.elimination import Store, cheapest
 from tf_fuse.layout.optimize.methods.marginals import marginals_of
 from tf_fuse.layout.optimize.methods.order import order_of
+from tf_fuse.layout.optimize.methods.tables import INFINITE, Tables
 from tf_fuse.layout.optimize.plans.plan_figures import PlanRecord
 from tf_fuse.layout.optimize.problem import DATA
+from tf_fuse.layout.optimize.round_problem import tables_of
 from tf_fuse.layout.optimize.solution import Limits
-from tf_fuse.layout.optimize.tables import INFINITE, Tables, tables_of
 from tf_fuse.layout.types.errors import LayoutError
 
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from tf_fuse._deprecated.former_keyword import warn_of
+from tf_fuse.layout.optimize.methods.tables import PER_SECOND, Tables
 from tf_fuse.layout.optimize.problem import Node, Problem
-from tf_fuse.layout.optimize.tables import PER_SECOND, Tables, tables_of
+from tf_fuse.layout.optimize.round_problem import tables_of
 from tf_fuse.layout.types.errors import LayoutError
 
 

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 
 from tf_fuse.layout.optimize.allowed_strategies import MODES
+from tf_fuse.layout.optimize.methods.tables import INFINITE, PER_SECOND
 from tf_fuse.layout.optimize.plans.plan_figures import PlanRecord, choice_of
 from tf_fuse.layout.optimize.problem import Problem, listed
-from tf_fuse.layout.optimize.tables import INFINITE, PER_SECOND
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.v1 import layout_pb2

@@ -3,28 +3,25 @@
 """Hold a problem in whole numbers: picoseconds and bytes.
 
 Sums of floating-point numbers depend on their order, so the cheapest of two close choices would,
-too. This module rounds times to picoseconds once. From then on all sums are exact, whatever method
-adds them up, and can be compared for equality.
+too. So `optimize/round_problem.py` rounds times to picoseconds once. From then on all sums are
+exact, whatever method adds them up, and can be compared for equality.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from tf_fuse.layout.optimize.problem import Node, Problem
-from tf_fuse.layout.types.errors import LayoutError
-
+#: Picoseconds.
 PER_SECOND = 10**12
 # The cost of impossible choices; two of them can be added without overflow.
 INFINITE = 1 << 61
 _NONE = np.zeros((1, 1), np.int64)
 # The largest sum of all finite numbers of a problem.
-_LARGEST = 1 << 60
+LARGEST = 1 << 60
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -187,7 +184,7 @@ class Tables:
     def most_price(self) -> int:
         """The most picoseconds that a byte may cost, so that no sum overflows."""
         parts = (self.held, self.transient, self.held_between.values())
-        return _LARGEST // (1 + self.points * sum(map(_total, parts)))
+        return LARGEST // (1 + self.points * sum(map(total, parts)))
 
     def priced(self, price: int) -> Tables:
         """Return the problem with a price per byte at each time point, at most `most_price`."""
@@ -208,81 +205,6 @@ class Tables:
     def without_limit(self) -> Tables:
         """Return the problem without its memory limit."""
         return dataclasses.replace(self, limit=None)
-
-
-def tables_of(problem: Problem, keep: Mapping[int, Sequence[int]] | None = None) -> Tables:
-    """Round a problem's times to picoseconds.
-
-    Args:
-      problem: what is to be solved.
-      keep: by number of an operation, the strategies that are left of it; all of others.
-
-    Raises:
-      LayoutError: times or bytes add up to more than whole numbers of 61 bits hold.
-    """
-    nodes = problem.nodes
-    known: dict[tuple, np.ndarray] = {}
-
-    def column(node: Node, name: str, unit: int) -> np.ndarray:
-        """Return the numbers of an operation's strategies; equal operations share them."""
-        key = name, id(node.candidates)
-        if key not in known:
-            values = [getattr(one, name) * unit for one in node.candidates]
-            known[key] = _whole(values, node.name)
-        return known[key]
-
-    def cost(node: Node) -> np.ndarray:
-        key = "cost", id(node.candidates)
-        if key not in known:
-            # Rounded one by one, so that the parts add up to the whole.
-            parts = ("compute_seconds", "communication_seconds")
-            one, other = (column(node, name, PER_SECOND) for name in parts)
-            known[key] = one + other
-        return known[key]
-
-    pairs: dict[tuple[int, int], np.ndarray] = {}
-    between: dict[tuple[int, int], np.ndarray] = {}
-    for edge in problem.edges:
-        a, b = problem.indices[edge.source], problem.indices[edge.target]
-        for into, name, unit in ((pairs, "seconds", PER_SECOND), (between, "memory_bytes", 1)):
-            table = getattr(edge, name)
-            if table is None:
-                continue
-            key = name, id(table), a < b
-            if key not in known:
-                whole = _whole(np.asarray(table, float) * unit, str(edge))
-                known[key] = np.ascontiguousarray(whole if a < b else whole.T)
-            _add(into, (min(a, b), max(a, b)), known[key])
-    live, points = _points([node.live for node in nodes])
-    found = Tables(
-        tuple(map(cost, nodes)),
-        tuple(column(node, "memory_bytes", 1) for node in nodes),
-        tuple(column(node, "transient_bytes", 1) for node in nodes),
-        live,
-        points,
-        {key: pairs[key] for key in sorted(pairs)},
-        {key: between[key] for key in sorted(between)},
-        tuple(np.arange(len(node.candidates)) for node in problem.nodes),
-        problem.memory_limit_bytes,
-    )
-    _check(found)
-    return found.restricted(keep) if keep else found
-
-
-def _whole(values: Sequence[float] | np.ndarray, who: str) -> np.ndarray:
-    table = np.asarray(values, float)
-    if np.any(np.isfinite(table) & (table >= _LARGEST)):
-        raise LayoutError(
-            f"{who}: {table[np.isfinite(table)].max():.3g} is too large; times are below "
-            f"{_LARGEST / PER_SECOND:.0f} seconds and memory below {_LARGEST} bytes"
-        )
-    return np.where(np.isfinite(table), np.rint(np.minimum(table, _LARGEST)), INFINITE).astype(
-        np.int64
-    )
-
-
-def _add(into: dict[tuple[int, int], np.ndarray], key: tuple[int, int], table: np.ndarray) -> None:
-    into[key] = np.minimum(into[key] + table, INFINITE) if key in into else table
 
 
 def _restricted(
@@ -307,43 +229,6 @@ def renumbered(tables: Tables, choice: Sequence[int], parent: Tables) -> tuple[i
     )
 
 
-def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int], ...], int]:
-    """Return the time points whose set of held tensors is not part of another one's.
-
-    What is live at a time point changes where an interval begins. Between two beginnings sets only
-    shrink, so beginnings are all that can matter; of these, one whose set is part of the next
-    one's, which is so where nothing ended in between, does not either.
-    """
-    begins = sorted({one[0] for one in live if one is not None})
-    ends = sorted({one[1] for one in live if one is not None})
-    kept = [
-        begin
-        for i, begin in enumerate(begins)
-        if i + 1 == len(begins)
-        or bisect.bisect_left(ends, begin) < bisect.bisect_left(ends, begins[i + 1])
-    ]
-    return (
-        tuple(
-            frozenset()
-            if one is None
-            else frozenset(range(bisect.bisect_left(kept, one[0]), bisect.bisect(kept, one[1])))
-            for one in live
-        ),
-        max(1, len(kept)),
-    )
-
-
-def _check(tables: Tables) -> None:
-    """Raise if a sum can overflow."""
-    pairs = [np.where(pair >= INFINITE, 0, pair) for pair in tables.pairs.values()]
-    cost = _total(tables.cost) + _total(pairs)
-    memory = sum(map(_total, (tables.held, tables.transient, tables.held_between.values())))
-    if cost >= _LARGEST or memory * tables.points >= _LARGEST:
-        raise LayoutError(
-            f"the largest costs add up to {cost / PER_SECOND:.3g} seconds and {memory:.3g} bytes; "
-            f"the sums are to be below {_LARGEST / PER_SECOND:.0f} seconds and {_LARGEST} bytes"
-        )
-
-
-def _total(tables: Iterable[np.ndarray]) -> int:
+def total(tables: Iterable[np.ndarray]) -> int:
+    """Return the sum of the largest number of each table."""
     return sum(int(table.max(initial=0)) for table in tables)
