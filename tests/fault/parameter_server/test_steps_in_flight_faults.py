@@ -1,8 +1,9 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Faults while a worker has several calls under way (`steps_in_flight`): outcomes are stock's.
+"""Faults while a worker has several calls under way, or several steps in one: stock's outcomes.
 
-One worker, one server. Gated steps say on the server that they have begun, and wait there.
+One worker, one server. Gated steps say on the server that they have begun, and wait there. In mode
+"on" `steps_in_flight` calls are under way; in mode "repeat" each call has `_STEPS` steps.
 """
 
 import json
@@ -18,17 +19,19 @@ pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(600)]
 
 _IN_FLIGHT = 3
 _CALLS = 40
+_STEPS = 3
 _SERVER = "/job:ps/replica:0/task:0"
 
 
 @pytest.fixture(scope="module")
 def runs():
-    return {mode: coordinator.run(__file__, mode) for mode in ("stock", "on")}
+    return {mode: coordinator.run(__file__, mode) for mode in ("stock", "on", "repeat")}
 
 
+@pytest.mark.parametrize("mode", ["on", "repeat"])
 @pytest.mark.parametrize("case", table.cases(__file__))
-def test_outcome(runs, case):
-    table.check(__file__, case, runs["stock"][case], runs["on"][case])
+def test_outcome(runs, case, mode):
+    table.check(__file__, case, runs["stock"][case], runs[mode][case])
 
 
 @pytest.mark.parametrize(("mode", "most"), [("stock", 1), ("on", _IN_FLIGHT)])
@@ -47,6 +50,12 @@ def test_calls_run_again_if_the_worker_was_lost_and_no_others(runs, case, mode, 
     assert _CALLS <= runs[mode][case]["calls"] <= _CALLS + most
 
 
+@pytest.mark.parametrize("case", ["worker_killed", "worker_killed_idle"])
+def test_all_steps_of_a_call_run_again(runs, case):
+    """The call that was under way may have made any number of its steps before."""
+    assert _CALLS * _STEPS <= runs["repeat"][case]["calls"] <= (_CALLS + 1) * _STEPS
+
+
 @pytest.mark.parametrize("mode", ["stock", "on"])
 def test_calls_that_wait_run_again(runs, mode):
     case = runs[mode]["worker_killed_waiting"]
@@ -54,7 +63,17 @@ def test_calls_that_wait_run_again(runs, mode):
     assert case["ended"] == case["waiting"] == (1 if mode == "stock" else _IN_FLIGHT)
 
 
-@pytest.mark.parametrize("mode", ["stock", "on"])
+def test_a_call_whose_first_step_waits_runs_again(runs):
+    case = runs["repeat"]["worker_killed_waiting"]
+    assert (case["begun"], case["ended"]) == (1 + _STEPS, _STEPS)
+
+
+@pytest.mark.parametrize("mode", ["stock", "on", "repeat"])
+def test_steps_after_one_that_fails_do_not_run(runs, mode):
+    assert runs[mode]["second_step_error"]["ended"] == 1
+
+
+@pytest.mark.parametrize("mode", ["stock", "on", "repeat"])
 @pytest.mark.parametrize("case", ["step_error", "next_coordinator"])
 def test_the_next_call_works(runs, case, mode):
     assert runs[mode][case]["then"] == 1
@@ -69,7 +88,16 @@ def _job(mode, cluster=None):
 
         tf.config.optimizer.set_experimental_options({"steps_in_flight": _IN_FLIGHT})
     sizes = {} if cluster else {"workers": 1, "ps": 1}
-    return coordinator.Job(mode, cluster=cluster, **sizes)
+    return coordinator.Job("stock" if mode == "stock" else "on", cluster=cluster, **sizes)
+
+
+def _repeated(mode, step):
+    """The function that a call runs."""
+    if mode != "repeat":
+        return step
+    import tf_fuse
+
+    return tf_fuse.parameter_server.repeat(step, _STEPS)
 
 
 class _Gate:
@@ -79,7 +107,7 @@ class _Gate:
       step: takes a value from the queue, and counts before and after it.
     """
 
-    def __init__(self, job, name):
+    def __init__(self, job, name, mode):
         import tensorflow as tf
 
         self._begun, self._ended = job.variables([0, 0], trainable=False)
@@ -94,13 +122,14 @@ class _Gate:
                     self._ended.assign_add(1)
             return value
 
-        self.step = step
-        self.open(1)
-        job.call(step)
+        self.step = _repeated(mode, step)
+        self._first = _STEPS if mode == "repeat" else 1
+        self.open(self._first)
+        job.call(self.step)
 
     def counts(self):
-        """How many have begun, and ended, but for the first."""
-        return int(self._begun.numpy()) - 1, int(self._ended.numpy()) - 1
+        """How many steps have begun, and ended, but for those of the first call."""
+        return tuple(int(one.numpy()) - self._first for one in (self._begun, self._ended))
 
     def open(self, count):
         """Let steps go on."""
@@ -119,16 +148,18 @@ class _Gate:
 
 
 def _main(mode):
+    import numpy as np
     import tensorflow as tf
 
     job = _job(mode)
-    most = 1 if mode == "stock" else _IN_FLIGHT
+    most = _IN_FLIGHT if mode == "on" else 1
+    of_call = _STEPS if mode == "repeat" else 1
     (calls,) = job.variables([0], trainable=False)
     data = job.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.range(1000).repeat())
     iterator = iter(data)
 
     @tf.function
-    def counted(iterator):
+    def one(iterator):
         with tf.control_dependencies([next(iterator)]):
             return calls.assign_add(1)
 
@@ -136,15 +167,17 @@ def _main(mode):
     def fails(text):
         return tf.strings.to_number(text)
 
+    counted, fails = _repeated(mode, one), _repeated(mode, fails)
+
     def under_way():
-        gate = _Gate(job, "under_way")
+        gate = _Gate(job, "under_way", mode)
         for _ in range(9):
             job.coordinator.schedule(gate.step)
         first = gate.wait_for(most)
         gate.open(1)
         coordinator.wait_until(lambda: gate.counts()[1] == 1)
         then = gate.counts()
-        gate.open(8)
+        gate.open(9 * of_call - 1)
         job.coordinator.join()
         return {"first": first, "then": then, "last": gate.counts()}
 
@@ -173,7 +206,7 @@ def _main(mode):
         job.coordinator.join()
 
     def worker_killed_waiting():
-        gate = _Gate(job, "killed")
+        gate = _Gate(job, "killed", mode)
 
         def kill():
             for _ in range(most):
@@ -182,7 +215,7 @@ def _main(mode):
             job.cluster.kill("worker:0")
             job.cluster.restart("worker:0")
             gate.wait_for(most + 1)  # The first call of a function runs alone.
-            gate.open(1)
+            gate.open(of_call)
             gate.wait_for(2 * most)
             gate.open(most - 1)
             job.coordinator.join()
@@ -198,12 +231,12 @@ def _main(mode):
         def run():
             observed = table.observe(action)
             calls.assign(0)
-            return observed | {"then": int(job.call(counted, (iterator,)))}
+            return observed | {"then": int(np.ravel(job.call(counted, (iterator,)))[0])}
 
         return run
 
     def step_error():
-        gate = _Gate(job, "error")
+        gate = _Gate(job, "error", mode)
         job.call(fails, (tf.constant("1"),))
         if most > 1:
             for _ in range(most - 1):
@@ -211,6 +244,25 @@ def _main(mode):
             gate.wait_for(most - 1)
         job.coordinator.schedule(fails, args=(tf.constant("x"),))
         job.coordinator.join()  # cancels those that wait
+
+    def second_step_error():
+        ended, begun = job.variables([0, 0], trainable=False)
+
+        @tf.function
+        def step():
+            begun.assign_add(1)
+            with tf.control_dependencies([tf.debugging.assert_none_equal(begun, 2)]):
+                return ended.assign_add(1)
+
+        @tf.function
+        def steps():
+            return [step() for _ in range(_STEPS)]
+
+        def call():
+            job.coordinator.schedule(_repeated(mode, step) if mode == "repeat" else steps)
+            job.coordinator.join()
+
+        return table.observe(call) | {"ended": int(ended.numpy())}
 
     def next_coordinator():
         """Another one is killed while its calls wait; this one goes on."""
@@ -226,7 +278,7 @@ def _main(mode):
         assert said, f"the other coordinator ended with status {other.returncode}"
 
     def server_killed():
-        gate = _Gate(job, "server")
+        gate = _Gate(job, "server", mode)
         for _ in range(most + 2):
             job.coordinator.schedule(gate.step)
         gate.wait_for(most)
@@ -243,6 +295,7 @@ def _main(mode):
             "worker_killed_idle": counting(worker_killed_idle),
             "worker_killed_waiting": worker_killed_waiting,
             "step_error": then(step_error),
+            "second_step_error": second_step_error,
             "next_coordinator": then(next_coordinator),
             "server_killed": lambda: table.observe(server_killed),
         }
@@ -252,7 +305,7 @@ def _main(mode):
 def _wait_for_ever(mode, cluster):
     """What the coordinator does that is killed."""
     job = _job(mode, cluster)
-    gate, most = _Gate(job, "other"), 1 if mode == "stock" else _IN_FLIGHT
+    gate, most = _Gate(job, "other", mode), _IN_FLIGHT if mode == "on" else 1
     for _ in range(most):
         job.coordinator.schedule(gate.step)
     gate.wait_for(most)
