@@ -12,7 +12,7 @@ from tf_fuse._deprecated.former_reports import with_new_names
 from tf_fuse.cli import explain_saved_report
 from tf_fuse.report import json_form
 from tf_fuse.shard_update import report as report_module
-from tf_fuse.shard_update.decision import Decision
+from tf_fuse.shard_update.decision import Decision, VariableFacts
 from tf_fuse.shard_update.plan import Bucket, ShardedUpdate, UpdateCluster
 
 
@@ -21,8 +21,8 @@ def _report():
     left = cluster.leave("not_replicated", "some/node")
     bucket = Bucket("reduce", (), [cluster, left])
     other = Bucket("other", (), [cluster]).leave("no_profit", "little")
-    decision = Decision("step", ShardedUpdate([bucket, other]), None, "", 2)
-    decision.element_bytes = {"reduce": 4, "other": 4}
+    facts = VariableFacts(element_bytes={"reduce": 4, "other": 4})
+    decision = Decision("step", ShardedUpdate([bucket, other]), None, "", 2, facts=facts)
     function = report_module._function(decision)
     function["joins"] = {"count": 0, "bytes": 0, "seconds": 0.0, "by": {}}
     left = report_module._function(Decision("other", None, "nothing_to_shard"))
