@@ -55,10 +55,9 @@ class Compiler {
   explicit Compiler(const v1::UpdateProgram& message) : message_(message) {}
 
   absl::StatusOr<CompiledUpdate> Compile() {
-    if (message_.size() < 0) {
-      return Wrong(absl::StrCat("size ", message_.size()));
-    }
-    program_.size_ = message_.size();
+    const int64_t size = message_.size();
+    if (size < 0) return Wrong(absl::StrCat("size ", size));
+    program_.size_ = size;
     if (message_.input_types_size() + message_.steps_size() > kMostValues) {
       return Wrong(absl::StrCat("more than ", kMostValues, " values"));
     }
