@@ -144,11 +144,11 @@ class ShardUpdateOptionCases:
         def bad(*args: Any, **more: Any) -> Any:
             raise ValueError("badly planned on purpose")
 
-        shard_update, updates.shard_update = updates.shard_update, bad
+        plan_update, updates.plan_update = updates.plan_update, bad
         try:
             return self.trained()
         finally:
-            updates.shard_update = shard_update
+            updates.plan_update = plan_update
 
     def wrongly_sharded(self) -> dict[str, Any]:
         """Trains as `trained`, while the verifier finds something wrong with each function."""
