@@ -9,7 +9,7 @@ import pytest
 
 from tests.fault import coordinator
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 _TABLES, _MORE_TABLES = 10, 300
 _STEPS = 6
 _WORKER = "/job:worker/replica:0/task:0"
