@@ -17,7 +17,7 @@ _WORKER = "/job:worker/replica:0/task:0"
 
 @pytest.fixture(scope="module")
 def cases():
-    return coordinator.run(__file__, "job")
+    return coordinator.run(__file__, "job", seconds=890)
 
 
 @pytest.mark.parametrize(
