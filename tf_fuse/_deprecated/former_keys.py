@@ -31,21 +31,21 @@ class FormerKeys(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         """Return the value of a key that had another name, and warn."""
-        return self._by_former_name(key, stacklevel=3)
+        return self._by_former_name(key)
 
     def get(self, key: str, default: Any = None) -> Any:
         """As of a dict, which does not use `__missing__` here."""
         if key in self or self._former.get(key) not in self:
             return super().get(key, default)
-        return self._by_former_name(key, stacklevel=3)
+        return self._by_former_name(key)
 
-    def _by_former_name(self, key: str, stacklevel: int) -> Any:
+    def _by_former_name(self, key: str) -> Any:
         new = self._former.get(key)
         if new is None or new not in self:
             raise KeyError(key)
         warnings.warn(
             f"key {key!r} is deprecated and goes in 0.4.0: use {new!r}",
             DeprecationWarning,
-            stacklevel,
+            stacklevel=3,
         )
         return self[new]

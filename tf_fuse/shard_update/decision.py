@@ -43,7 +43,7 @@ class VariableFacts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the plan of a function says: what is cut, or why nothing is.
+    """What the plan of a function says: what is sharded, or why nothing is.
 
     Attributes:
       plan, reason, detail: as of `Decision`.

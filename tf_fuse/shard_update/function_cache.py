@@ -209,15 +209,15 @@ class FunctionCache:
         finally:
             self._note(
                 Decision(
-                    name,
-                    verdict.plan,
-                    verdict.reason,
-                    verdict.detail,
-                    len(peers.devices),
-                    groups_of(len(peers.devices), _group_size(context)) or 1,
-                    None if rewritten is None else rewritten.shard_group,
-                    costs,
-                    facts,
+                    function=name,
+                    plan=verdict.plan,
+                    reason=verdict.reason,
+                    detail=verdict.detail,
+                    replicas=len(peers.devices),
+                    groups=groups_of(len(peers.devices), _group_size(context)) or 1,
+                    shard_group=None if rewritten is None else rewritten.shard_group,
+                    costs=costs,
+                    facts=facts,
                 )
             )
         return rewritten

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.cluster.fuse_recv.table_step import table_step
 from tests.fault import coordinator
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -129,19 +130,7 @@ def _main():
             if hasattr(optimizer, "build"):
                 optimizer.build(weights)
 
-        def replica(ids):
-            with tf.GradientTape() as tape:
-                rows = [tf.gather(w, ids[:, i]) for i, w in enumerate(weights)]
-                loss = tf.add_n([tf.reduce_mean(tf.tanh(r) ** 2) for r in rows])
-            gradients = tape.gradient(loss, weights)
-            if optimizer is not None:
-                optimizer.apply_gradients(zip(gradients, weights, strict=True))
-            else:
-                for weight, gradient in zip(weights, gradients, strict=True):
-                    weight.scatter_sub(tf.IndexedSlices(gradient.values * 0.1, gradient.indices))
-            return loss
-
-        step = tf.function(lambda ids: job.strategy.run(replica, args=(ids,)), autograph=False)
+        step = table_step(job, weights, optimizer)
         return step, lambda: [
             tf.convert_to_tensor(v).numpy()
             for v in [*weights, *(update_cases.variables_of(optimizer) if optimizer else [])]

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.cluster.fuse_recv.table_step import table_step
 from tests.fault import coordinator
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -56,20 +57,7 @@ def _main():
         with job.strategy.scope():
             optimizer = tf.keras.optimizers.Adam(0.01)
             optimizer.build(weights)
-
-        def replica(ids):
-            with tf.GradientTape() as tape:
-                rows = [tf.gather(w, ids[:, i]) for i, w in enumerate(weights)]
-                loss = tf.add_n([tf.reduce_mean(tf.tanh(r) ** 2) for r in rows])
-            gradients = tape.gradient(loss, weights)
-            if update == "keras Adam":
-                optimizer.apply_gradients(zip(gradients, weights, strict=True))
-                return loss
-            for weight, gradient in zip(weights, gradients, strict=True):
-                weight.scatter_sub(tf.IndexedSlices(gradient.values * 0.1, gradient.indices))
-            return loss
-
-        return tf.function(lambda ids: job.strategy.run(replica, args=(ids,)), autograph=False)
+        return table_step(job, weights, optimizer if update == "keras Adam" else None)
 
     def counted(update, tables, in_groups=True):
         """Of each server, its operations by type."""

@@ -194,7 +194,7 @@ class Problem:
         """
         if name not in self.indices:
             raise LayoutError(
-                f"there is no operation {name!r}; there are: {listed(sorted(self.indices))}"
+                f"unknown operation {name!r}; known operations: {listed(sorted(self.indices))}"
             )
         return self.nodes[self.indices[name]]
 
@@ -255,7 +255,7 @@ class Problem:
         unknown = sorted({one for one in (edge.source, edge.target) if one not in self.indices})
         if unknown:
             return [
-                f"edge {edge}: there is no operation {name!r}; there are: "
+                f"edge {edge}: unknown operation {name!r}; known operations: "
                 f"{listed(sorted(self.indices))}"
                 for name in unknown
             ]

@@ -75,7 +75,7 @@ class Deadline:
         self._end = None if seconds is None else clock() + seconds
 
     def left(self) -> float | None:
-        """Return the seconds that are left; None if there is no limit of time."""
+        """Return the seconds left; None without a time limit."""
         return None if self._end is None else max(0.0, self._end - self._clock())
 
     def is_over(self) -> bool:

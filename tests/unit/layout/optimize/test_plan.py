@@ -69,7 +69,7 @@ def test_errors_of_modes_and_pins():
     assert error(search, example(), constraints={"up": "rows", "side": "batch", "down": []}) == (
         "- constraint: operation 'down' is left no strategy; name one at least\n"
         "- constraint: operation 'up' has no strategy 'rows'; it has: batch, hidden\n"
-        "- constraint: there is no operation 'side'; there are: down, up"
+        "- constraint: unknown operation 'side'; known operations: down, up"
     )
     assert error(search, example(), "data", {"up": "hidden"}) == (
         "operation 'up' is constrained to hidden, but mode 'data' allows batch; drop the "
@@ -114,7 +114,7 @@ def test_alternatives_keep_pins_and_mode():
     assert second.changed == {"down": ("batch", "hidden")}
     assert second.seconds == pytest.approx(13 * MS, abs=1e-15)
     assert plan.alternative("up") is None
-    assert error(plan.alternative, "side") == "there is no operation 'side'; there are: down, up"
+    assert error(plan.alternative, "side") == "unknown operation 'side'; known operations: down, up"
     batch = alternatives.data_parallel(plan)
     assert isinstance(batch, alternatives.Alternative)
     assert (batch.plan.mode, batch.plan.constrained, batch.plan.picoseconds) == ("data", (), 10**10)

@@ -45,7 +45,7 @@ def test_errors_of_problems():
     )
     two = [node, Node("b", (Candidate("s"), Candidate("t")))]
     assert error(Problem, two, [Edge("a", "c", np.zeros((1, 1)), "x")]) == (
-        "edge a -> c (x): there is no operation 'c'; there are: a, b"
+        "edge a -> c (x): unknown operation 'c'; known operations: a, b"
     )
     assert error(Problem, two, [Edge("a", "a", np.zeros((1, 1)))]) == (
         "edge a -> a leads back to itself; add its cost to that of the strategies"
@@ -67,7 +67,7 @@ def test_errors_of_problems():
     )
     many = Problem([dataclasses.replace(node, name=f"n{i:02}") for i in range(11)])
     assert error(many.node, "x") == (
-        "there is no operation 'x'; there are: n00, n01, n02, n03, n04, n05, n06, n07 and 3 more"
+        "unknown operation 'x'; known operations: n00, n01, n02, n03, n04, n05, n06, n07 and 3 more"
     )
     assert error(search, Problem([Node("a", (Candidate("s", 2e6),))])) == (
         "a: 2e+18 is too large; times are below 1152922 seconds and memory below "

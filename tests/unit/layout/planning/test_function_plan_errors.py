@@ -73,7 +73,7 @@ def test_errors():
     assert error(rates=assumed_rates(LINE), links={}) == (
         "rates have links already; give rates or links, not both"
     )
-    assert "constraint: there is no operation 'no'" in error(constraints={"no": "replicate"})
+    assert "constraint: unknown operation 'no'" in error(constraints={"no": "replicate"})
     assert error(dimensions={"x": ["a", None]}) == (
         "dimensions have names, but there are no rules for them; give rules"
     )
