@@ -100,7 +100,7 @@ def rewrite(
       addresses: for the splitting "cost": "host:port" of each task ("/job:ps/replica:0/task:0"). A
         task without an address has its own host; runs take the cluster's addresses. Between tasks
         of one host only tensors too large for a frame are split off.
-      fuse_operations: the option `fuse_operations`, which is on in runs; sessions ignore it.
+      fuse_operations: the option `fuse_operations`, which is on in runs.
       fuse_lookups_unique: the option of this name; sessions and mappings ignore it.
       fuse_lookups_combine: the same.
 

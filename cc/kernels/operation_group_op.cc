@@ -24,7 +24,10 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/rendezvous.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/profiler/lib/traceme.h"
 #include "transport/message/joint_send.h"
 #include "update/scatter_rows.h"
@@ -80,6 +83,33 @@ bool TakeShortcut(Shortcut shortcut, OpKernelContext* ctx) {
       return false;
   }
   return false;
+}
+
+// The name of the first variable that an operation has; empty if it has none.
+std::string VariableName(OpKernelContext* ctx) {
+  for (int i = 0; i < ctx->num_inputs(); ++i) {
+    if (ctx->input_dtype(i) != tensorflow::DT_RESOURCE) continue;
+    const tensorflow::ResourceHandle& handle =
+        tensorflow::HandleFromInput(ctx, i);
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    if (!LookupResource(ctx, handle, &variable).ok()) return "";
+    if (!handle.IsRefCounting()) return handle.name();
+    // "NAME/0", with the name that the user gave.
+    const std::string name = variable->MakeRefCountingHandleName(0);
+    return name.substr(0, name.rfind('/'));
+  }
+  return "";
+}
+
+// The error of an operation, which names itself and its variable.
+absl::Status ErrorOf(OpKernelContext* ctx) {
+  absl::Status status = ctx->status();
+  const std::string name = VariableName(ctx);
+  if (!name.empty()) {
+    status = tensorflow::errors::CreateWithUpdatedMessage(
+        status, absl::StrCat(status.message(), " (variable '", name, "')"));
+  }
+  return tensorflow::AttachDef(status, ctx->op_kernel().def());
 }
 
 // The joint sends of one run of a group, which its threads share.
@@ -212,9 +242,7 @@ class Runner {
     params_.output_attr_array = attributes_.data();
     OpKernelContext ctx(&params_, outputs);
     if (!TakeShortcut(operation.shortcut, &ctx)) kernel->Compute(&ctx);
-    if (!ctx.status().ok()) {
-      return tensorflow::AttachDef(ctx.status(), kernel->def());
-    }
+    if (!ctx.status().ok()) return ErrorOf(&ctx);
     std::vector<Tensor>& values = values_[number];
     values.reserve(outputs);
     for (int i = 0; i < outputs; ++i) {

@@ -50,8 +50,7 @@ def run(
             graph = example_graphs.build(example)
         else:
             graph = load_graph.load(Path(str(path)), signature)
-        in_functions = not options.get("session")
-        result = rewrite(graph, fuse_operations=in_functions, **options)
+        result = rewrite(graph, fuse_operations=True, **options)
         if model_explorer:
             write_model_explorer(result, model_explorer)
         data = describe(result)

@@ -66,7 +66,6 @@ OPTIONS: dict[str, Option] = {
             "Run the small operations of a task that wait for the same tensors, such as lookups "
             "and updates of rows, as one operation. On unless set to False, but only together "
             "with do_fuse_recv.",
-            in_sessions=False,
             sends_false=True,
         ),
         Option(

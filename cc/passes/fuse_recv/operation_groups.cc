@@ -10,7 +10,6 @@
 
 #include "absl/strings/match.h"
 #include "passes/lookups/combine_rewrite.h"
-#include "passes/view/liveness.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/graph.h"
 
@@ -22,6 +21,26 @@ namespace {
 
 // Fewer are not worth an operation that takes longer to make.
 constexpr size_t kMinOperations = 4;
+
+bool IsUpdate(const std::string& type) {
+  return absl::StartsWith(type, "ResourceScatter") ||
+         absl::StartsWith(type, "ResourceApply") ||
+         absl::StartsWith(type, "ResourceSparseApply");
+}
+
+// Whether an update of a variable, and nothing else, uses the result: some
+// optimizers multiply a gradient by the learning rate where the variable is.
+// (Elsewhere such arithmetic may be large, and others wait for parts of it.)
+bool ScalesUpdate(const Node& node) {
+  if (node.type_string() != "Neg" && node.type_string() != "Mul") return false;
+  bool scales = false;
+  for (const tensorflow::Edge* edge : node.out_edges()) {
+    if (edge->IsControlEdge()) continue;
+    scales = IsUpdate(edge->dst()->type_string()) || ScalesUpdate(*edge->dst());
+    if (!scales) break;
+  }
+  return scales;
+}
 
 // None blocks, and each has a kernel that is not asynchronous. An assignment of
 // a whole variable is missing: it takes its input's memory over if it is the
@@ -39,10 +58,7 @@ bool IsGroupable(const Node& node) {
       "TfFuse>StagedUpdate", "TfFuse>JoinRows", "TfFuse>RoundWithFeedback",
       "TfFuse>UpdateCount"};
   const std::string& type = node.type_string();
-  return kGroupable->count(type) > 0 ||
-         absl::StartsWith(type, "ResourceScatter") ||
-         absl::StartsWith(type, "ResourceApply") ||
-         absl::StartsWith(type, "ResourceSparseApply") ||
+  return kGroupable->count(type) > 0 || IsUpdate(type) || ScalesUpdate(node) ||
          node.attrs().Find(kMovedAttr) != nullptr;
 }
 
@@ -69,11 +85,12 @@ using Waits = std::vector<int>;  // Sorted, without repetition.
 
 class Planner {
  public:
-  Planner(const PartitionView& view, const FusePlan& receives,
+  Planner(const PartitionView& view, const Liveness& liveness,
+          const FusePlan& receives,
           const std::function<bool(const std::string&)>& runs_groups)
       : view_(view),
         receives_(receives),
-        liveness_(view),
+        liveness_(liveness),
         runs_groups_(runs_groups) {
     other_of_.resize(view.size(), -1);
     waits_.resize(view.size());
@@ -186,7 +203,7 @@ class Planner {
 
   const PartitionView& view_;
   const FusePlan& receives_;
-  const Liveness liveness_;
+  const Liveness& liveness_;
   const std::function<bool(const std::string&)>& runs_groups_;
   std::map<std::string, bool> runs_;
   std::vector<int> other_of_;  // Of each node; -1: it is not an other.
@@ -231,10 +248,10 @@ void PlanJointSendsOf(const std::vector<int>& operation_group,
 }  // namespace
 
 std::vector<OperationGroup> PlanOperationGroups(
-    const PartitionView& view, const FusePlan& receives,
+    const PartitionView& view, const Liveness& liveness,
+    const FusePlan& receives,
     const std::function<bool(const std::string& task)>& runs_groups) {
-  if (view.topological_order().empty()) return {};
-  return Planner(view, receives, runs_groups).Plan();
+  return Planner(view, liveness, receives, runs_groups).Plan();
 }
 
 void PlanJointSends(const PartitionView& view, FusePlan* plan) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "passes/fuse_recv/plan.h"
+#include "passes/view/liveness.h"
 #include "passes/view/partition_view.h"
 
 namespace tf_fuse {
@@ -42,7 +43,8 @@ namespace tf_fuse {
 // in their partition waits for, are a group, whatever they wait for. Only the
 // receive comes after them, and it waits for each of them anyway.
 std::vector<OperationGroup> PlanOperationGroups(
-    const PartitionView& view, const FusePlan& receives,
+    const PartitionView& view, const Liveness& liveness,
+    const FusePlan& receives,
     const std::function<bool(const std::string& task)>& runs_groups);
 
 // Plans which tensors of a fused receive are sent at once, by one entry of the

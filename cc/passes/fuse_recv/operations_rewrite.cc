@@ -3,6 +3,7 @@
 
 #include "passes/fuse_recv/operations_rewrite.h"
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -13,6 +14,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/lib/strings/proto_serialization.h"
 #include "transport/message/joint_send.h"
 
 namespace tf_fuse {
@@ -35,17 +37,20 @@ class Builder {
         members_(members),
         is_member_(members.begin(), members.end()) {}
 
-  absl::StatusOr<Node*> Build(const std::string& name) {
+  // With `name_has_content`, groups of one name are equal: the name ends with
+  // a hash of what the group does.
+  absl::StatusOr<Node*> Build(const std::string& name, bool name_has_content) {
     GraphDef body;
     for (Node* member : members_) AddToBody(member, body.add_node());
     for (Node* member : members_) FindResults(member);
     NodeDef def;
-    def.set_name(name);
     def.set_op("TfFuse>OperationGroup");
     def.set_device(members_[0]->requested_device());
     tensorflow::DataTypeVector input_types, result_types;
     for (const auto& [node, output] : inputs_) {
       input_types.push_back(node->output_type(output));
+      // A session makes the kernel of this definition; edges do not change it.
+      def.add_input(absl::StrCat(node->name(), ":", output));
     }
     std::vector<std::string> results;
     for (const auto& [node, output] : results_) {
@@ -54,8 +59,18 @@ class Builder {
     }
     AddNodeAttr("Tinputs", input_types, &def);
     AddNodeAttr("Tresults", result_types, &def);
-    AddNodeAttr("body", body.SerializeAsString(), &def);
+    std::string serialized;
+    if (!tensorflow::SerializeToStringDeterministic(body, &serialized)) {
+      return absl::InternalError(absl::StrCat("cannot serialize ", name));
+    }
+    AddNodeAttr("body", serialized, &def);
     AddNodeAttr("results", results, &def);
+    def.set_name(name);
+    if (name_has_content) {
+      const uint64_t hash = tensorflow::DeterministicProtoHash64(def);
+      absl::StrAppend(def.mutable_name(), "/",
+                      absl::Hex(hash, absl::kZeroPad16));
+    }
     absl::Status status;
     Node* group = graph_->AddNode(def, &status);
     if (!status.ok()) return status;
@@ -193,7 +208,6 @@ absl::Status ApplyOperationGroups(const PartitionView& view,
       name = absl::StrCat("tf_fuse/", ShortTask(device), "/operations_", i);
     }
     v1::FuseReport::OperationGroup* out = report->add_operation_groups();
-    out->set_node(name);
     out->set_device(device);
     std::vector<Node*> members;
     for (const NodeId id : group.nodes) {
@@ -204,8 +218,9 @@ absl::Status ApplyOperationGroups(const PartitionView& view,
       TryGetNodeAttr(member->attrs(), kJointPlaceAttr, &place);
       if (member->IsSend() && place == 0) out->set_sends(out->sends() + 1);
     }
-    const auto built = Builder(graph, members).Build(name);
+    const auto built = Builder(graph, members).Build(name, plan.in_session);
     if (!built.ok()) return built.status();
+    out->set_node((*built)->name());
   }
   return absl::OkStatus();
 }

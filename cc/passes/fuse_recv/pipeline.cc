@@ -12,6 +12,7 @@
 #include "passes/fuse_recv/operations_rewrite.h"
 #include "passes/fuse_recv/recv_analysis.h"
 #include "passes/fuse_recv/recv_rewrite.h"
+#include "passes/view/liveness.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace tf_fuse {
@@ -55,8 +56,9 @@ absl::Status FuseReceives(const PartitionGraphs& partitions,
     if (!view.ok()) return view.status();
   }
   FusePlan plan = PlanAndVerify(*view, options);
-  if (options.fuse_operations) {
-    plan.operation_groups = PlanOperationGroups(*view, plan, runs_plugin);
+  if (options.fuse_operations && !view->topological_order().empty()) {
+    plan.operation_groups =
+        PlanOperationGroups(*view, Liveness(*view), plan, runs_plugin);
     VerifyPlan(*view, options, &plan);
     PlanJointSends(*view, &plan);
   }

@@ -18,8 +18,9 @@
 // In order: PartitionView (the graph), FindAcknowledgements and DropReceives,
 // PlanFusedReceives and PlanOperationGroups (analysis),
 // DropGroupsThatCloseCycles (verifier), ApplyFusePlan and ApplyOperationGroups
-// (rewrite). In a session, which keeps acknowledgements, the master does what
-// comes before the rewrite, and the worker reads the plan (plan_from_stamps.h).
+// (rewrite). In a session, which keeps acknowledgements, the master plans the
+// receives, and the worker reads that plan (plan_from_stamps.h), groups its own
+// operations and rewrites.
 
 #ifndef TF_FUSE_CC_PASSES_FUSE_RECV_PIPELINE_H_
 #define TF_FUSE_CC_PASSES_FUSE_RECV_PIPELINE_H_

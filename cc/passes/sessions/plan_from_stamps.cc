@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "passes/fuse_recv/dynamic_groups.h"
+#include "passes/fuse_recv/operation_groups.h"
+#include "passes/fuse_recv/operations_rewrite.h"
 #include "passes/fuse_recv/pipeline.h"
 #include "passes/fuse_recv/recv_analysis.h"
 #include "passes/fuse_recv/recv_blockers.h"
@@ -73,7 +76,7 @@ class StampReader {
   static bool AreEqual(const Decision& a, const Decision& b) {
     return a.group() == b.group() && a.reason() == b.reason() &&
            a.depth() == b.depth() && a.may_be_dead() == b.may_be_dead() &&
-           a.dynamic() == b.dynamic();
+           a.dynamic() == b.dynamic() && a.live() == b.live();
   }
   static const Decision* FindInput(const v1::ReceiveStamp& stamp, int index,
                                    const std::string& source) {
@@ -132,6 +135,17 @@ class UndecidedReceives {
   std::optional<Liveness> liveness_;  // Made when it is needed.
 };
 
+// Whether the master asks for groups of operations.
+bool FusesOperations(const PartitionView& view) {
+  for (NodeId id = 0; id < view.size(); ++id) {
+    const auto stamp = ReadStamp(*view.node(id));
+    if (stamp.has_value()) {
+      return stamp->version() == kStampVersion && stamp->fuse_operations();
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 bool HasStamps(const PartitionGraphs& partitions) {
@@ -151,6 +165,7 @@ FusePlan PlanFromStamps(const PartitionView& view,
   StampReader reader(view);
   UndecidedReceives undecided(view, options);
   std::vector<DynamicReceive> dynamic;
+  std::set<NodeId> live_receives;
   std::map<StampedKey, std::vector<Member>> candidates;
   for (const Receive& receive : view.receives()) {
     if (receive.same_task) {
@@ -163,6 +178,7 @@ FusePlan PlanFromStamps(const PartitionView& view,
       continue;
     }
     const Decision decision = reader.Read(receive);
+    if (decision.live()) live_receives.insert(receive.node);
     const std::string& reason = decision.reason();
     if (reason == skip::kNotStamped || reason == skip::kStampVersion) {
       undecided.Add(receive, reason, &dynamic, &plan);
@@ -232,6 +248,11 @@ FusePlan PlanFromStamps(const PartitionView& view,
     }
   }
   GroupDynamicReceives(view, dynamic, task_blocker, &plan);
+  if (FusesOperations(view) && !view.topological_order().empty()) {
+    plan.operation_groups = PlanOperationGroups(
+        view, Liveness(view, std::move(live_receives)), plan,
+        [](const std::string& /*this_task*/) { return true; });
+  }
   return plan;
 }
 
@@ -244,7 +265,9 @@ absl::Status FuseStampedReceives(const PartitionGraphs& partitions,
   // The master has seen more; but what is seen here must be right as well.
   VerifyPlan(*view, options, &plan);
   report->set_partitions(static_cast<int>(partitions.size()));
-  return ApplyFusePlan(*view, plan, partitions, report);
+  const absl::Status status = ApplyFusePlan(*view, plan, partitions, report);
+  if (!status.ok()) return status;
+  return ApplyOperationGroups(*view, plan, partitions, report);
 }
 
 }  // namespace tf_fuse

@@ -30,6 +30,9 @@ bool HasStamps(const PartitionGraphs& partitions);
 //
 // What the master did not expect is fused dynamically, as far as several such
 // receives may share requests: that needs no proof.
+//
+// Operations are grouped as in functions, but in this task alone: a group waits
+// for nothing that each of its operations does not wait for.
 FusePlan PlanFromStamps(const PartitionView& view,
                         const AnalysisOptions& options);
 

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "passes/fuse_recv/pipeline.h"
 #include "passes/sessions/receive_stamp.h"
 #include "passes/sessions/session_partitioner.h"
+#include "passes/view/liveness.h"
 #include "passes/view/partitioner_names.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/tensor.pb.h"
@@ -47,10 +49,14 @@ using Stamps = std::map<std::string, v1::ReceiveStamp>;  // By node.
 class StampCollector {
  public:
   explicit StampCollector(const PartitionView& view)
-      : view_(view), uses_(view) {}
+      : view_(view), uses_(view) {
+    if (!view.topological_order().empty()) liveness_.emplace(view);
+  }
 
   void Add(const Receive& receive, v1::ReceiveStamp::Input decision) {
     decision.set_source(SourceOfTensorName(receive.tensor_name));
+    decision.set_live(liveness_.has_value() &&
+                      !liveness_->MayBeDead(receive.node));
     for (const ReceiveUse& use : uses_.Find(receive, decision.source())) {
       decision.set_index(use.input);
       *stamps_[view_.node(use.node)->name()].add_inputs() = decision;
@@ -62,6 +68,7 @@ class StampCollector {
  private:
   const PartitionView& view_;
   const ReceiveUses uses_;
+  std::optional<Liveness> liveness_;  // None of a graph with a cycle.
   Stamps stamps_;
 };
 
@@ -117,6 +124,7 @@ absl::Status StampSessionGraph(const tensorflow::ConfigProto& config,
     if (it == stamps.end()) continue;
     v1::ReceiveStamp stamp = it->second;
     stamp.set_version(kStampVersion);
+    stamp.set_fuse_operations(options.fuse_operations);
     node->AddAttr(kStampAttr, stamp.SerializeAsString());
   }
   return absl::OkStatus();

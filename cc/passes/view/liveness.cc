@@ -34,7 +34,8 @@ bool PassesValueOn(const Node& node) {
 
 }  // namespace
 
-Liveness::Liveness(const PartitionView& view) : view_(view) {
+Liveness::Liveness(const PartitionView& view, std::set<NodeId> live_receives)
+    : view_(view), live_receives_(std::move(live_receives)) {
   Intern({});  // kAlways.
   // Loops are first taken to keep what goes round them alive; where that does
   // not hold, their exits may be dead, which may affect other loops in turn.
@@ -247,6 +248,7 @@ Liveness::ConditionId Liveness::Compute(NodeId id) {
     // What the client feeds is live.
     bool has_sender = false;
     TryGetNodeAttr(node.attrs(), "client_terminated", &has_sender);
+    has_sender = has_sender || live_receives_.count(id) > 0;
     for (const PartitionView::Edge& edge : view_.in_edges(id)) {
       has_sender = has_sender || edge.src_output != Graph::kControlSlot;
     }

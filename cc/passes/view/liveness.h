@@ -44,8 +44,12 @@ namespace tf_fuse {
 
 class Liveness {
  public:
+  // `live_receives` are known to be live though their senders may not be in
+  // the view.
+  //
   // REQUIRES: view.topological_order() is not empty unless the view is.
-  explicit Liveness(const PartitionView& view);
+  explicit Liveness(const PartitionView& view,
+                    std::set<NodeId> live_receives = {});
 
   // False only if every output of the node is live whenever it runs: in every
   // step, and in every iteration that its frame has. A Switch may always be
@@ -95,6 +99,7 @@ class Liveness {
   std::set<NodeId> FindUnsteadyMerges();
 
   const PartitionView& view_;
+  const std::set<NodeId> live_receives_;
   std::vector<ConditionId> conditions_;
   std::map<Conjunction, ConditionId> interned_;
   std::vector<Conjunction> conjunctions_;

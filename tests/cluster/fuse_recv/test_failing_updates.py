@@ -56,12 +56,12 @@ def test_updates_of_a_server_are_a_group(cases, kind):
 
 
 @pytest.mark.parametrize(("kind", "failing", "row"), _UPDATES)
-def test_an_error_is_that_of_stock(cases, kind, failing, row):
-    """It names the value and its place, and the operation, which has one variable."""
+def test_an_error_is_that_of_stock_and_names_the_variable(cases, kind, failing, row):
     text = f"indices[{_PLACE}] = {row} is not in [0, {_ROWS})"
     if kind in ("Adagrad", "Ftrl"):
         text = f"Index {row} at offset {_PLACE} in indices is out of range"
-    for run in _runs(cases, kind, failing, row):
+    ends = (text, f"{text} (variable 'table_{failing}')")
+    for run, text in zip(_runs(cases, kind, failing, row), ends, strict=True):
         assert run["raised"] == "InvalidArgumentError"
         lines = run["text"].splitlines()
         (place, *_) = [number for number, line in enumerate(lines) if line.endswith(text)]
@@ -130,10 +130,11 @@ def _main():
             rng = np.random.default_rng(1)
             slots = {"Adagrad": 1, "Momentum": 1, "Ftrl": 2}.get(kind, 0)
             # All tables first: the servers take turns.
-            made = [
-                job.variables(list(rng.uniform(1, 2, [_TABLES, _ROWS, _WIDTH]).astype("float32")))
-                for _ in range(1 + slots)
-            ]
+            made = []
+            for which in ("table", "slot", "other_slot")[: 1 + slots]:
+                values = rng.uniform(1, 2, [_TABLES, _ROWS, _WIDTH]).astype("float32")
+                named = (job.variables([v], name=f"{which}_{i}") for i, v in enumerate(values))
+                made.append([variable for (variable,) in named])
             self.tables = list(zip(*made, strict=True))
             self.first = self.values()
 

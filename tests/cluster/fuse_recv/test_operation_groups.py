@@ -23,7 +23,15 @@ def cases():
 
 @pytest.mark.parametrize(
     "library",
-    ["scatter", "keras Adam", "keras SGD", "tf_keras Adagrad", "tf_keras.legacy SGD", "large rows"],
+    [
+        "scatter",
+        "keras Adam",
+        "keras SGD",
+        "tf_keras Adagrad",
+        "tf_keras.legacy SGD",
+        "tf_keras.legacy SGD with momentum",
+        "large rows",
+    ],
 )
 def test_values_are_those_of_stock(cases, library):
     case = cases[library]
@@ -37,8 +45,13 @@ def test_values_are_those_of_stock(cases, library):
 def test_gradients_of_equal_ids_are_added_up_in_the_group_of_their_update(cases):
     added_up = {"Unique", "Shape", "StridedSlice", "UnsortedSegmentSum"}
     assert {*added_up, "ResourceSparseApplyKerasMomentum"} <= set(
-        cases["tf_keras.legacy SGD"]["on servers"]
+        cases["tf_keras.legacy SGD with momentum"]["on servers"]
     )
+
+
+def test_products_with_the_rate_are_in_the_group_of_their_update(cases):
+    of_servers = cases["tf_keras.legacy SGD"]["on servers"]
+    assert {"Neg", "Mul", "ResourceScatterAdd"} <= set(of_servers)
 
 
 def test_what_is_too_large_for_a_frame_travels_beside_it(cases):
@@ -75,11 +88,11 @@ def test_a_worker_sends_as_often_for_many_tables(cases):
 
 
 @pytest.mark.parametrize("row", [-1, 50])
-def test_an_error_is_that_of_tensorflow(cases, row):
+def test_an_error_is_that_of_tensorflow_and_names_the_variable(cases, row):
     case = cases[f"error {row}"]
-    assert case["stock"] == case["on"]
-    assert case["on"]["code"] == "InvalidArgumentError"
-    assert f"= {row} is not in [0, 50)" in case["on"]["text"]
+    assert case["stock"]["code"] == case["on"]["code"] == "InvalidArgumentError"
+    assert f"= {row} is not in [0, 50)" in case["stock"]["text"]
+    assert case["on"]["text"] == f"{case['stock']['text']} (variable 'table_4')"
     assert case["after"] is True  # The job goes on.
 
 
@@ -96,7 +109,8 @@ def _main():
     job = coordinator.Job("off", 1, 2)
     legacy = tf_keras.optimizers.legacy
     makers = update_cases.makers()
-    makers["tf_keras.legacy SGD"] = lambda: legacy.SGD(0.1, momentum=0.9)
+    makers["tf_keras.legacy SGD"] = lambda: legacy.SGD(0.1)
+    makers["tf_keras.legacy SGD with momentum"] = lambda: legacy.SGD(0.1, momentum=0.9)
 
     modes = {"stock": (False, False), "off": (True, False), "on": (True, True)}
 
@@ -122,7 +136,7 @@ def _main():
         ]
         with job.strategy.scope():
             weights = [
-                tf.Variable(tf.random.stateless_normal([50, width], [1, i]))
+                tf.Variable(tf.random.stateless_normal([50, width], [1, i]), name=f"table_{i}")
                 for i, width in enumerate(widths)
             ]
             own = name in ("scatter", "large rows")
@@ -233,6 +247,7 @@ def _main():
             "keras SGD",
             "tf_keras Adagrad",
             "tf_keras.legacy SGD",
+            "tf_keras.legacy SGD with momentum",
             "large rows",
         )
     }

@@ -73,8 +73,19 @@ def run(spec: dict[str, Any]) -> None:
                 for skip in report.get("skips", [])
             }
         )
+        operations = {
+            (group["device"], tuple(sorted(group["operations"].items())))
+            for of_task in reports().values()
+            for report in of_task
+            for group in report.get("operation_groups", [])
+        }
         lines = [line for task in cluster.tasks for line in cluster.logs(task).splitlines()]
-        emit("end", skips=skips, logs=[line for line in lines if "tf_fuse: " in line])
+        emit(
+            "end",
+            skips=skips,
+            operations=sorted(operations),
+            logs=[line for line in lines if "tf_fuse: " in line],
+        )
 
 
 def _config(phase: str) -> Any:

@@ -32,6 +32,7 @@ _CASES = [
     "ref_variables",
     "strings",
     "sync_replicas",
+    "tables",
     "traced_runs",
     "two_workers",
     "while_v1",
@@ -45,7 +46,12 @@ _PHASES = {
     "plain_master": ["ref_variables"],
     "experimental": ["ref_variables"],
 }
-_ERRORS = {"errors", "iterators", "recovery"}  # Cases in which a receive fails or may fail.
+_ERRORS = {
+    "errors",
+    "iterators",
+    "recovery",
+    "tables",
+}  # Cases in which a receive fails or may fail.
 # Of a cluster of tasks with this environment; the sessions have no option.
 _UNSTAMPED = ["partial_run", "while_v1"]
 _UNSTAMPED_ENV = {"TF_FUSE_DYNAMIC": "1", "TF_FUSE_MAX_KEYS_PER_REQUEST": "2"}
@@ -209,6 +215,21 @@ def test_every_skip_is_explained(plugin):
     not_stamped = [tensor for reason, tensor in skips if reason == "not_stamped"]
     loop_condition = r"edge_\d+_.*LoopCond(/_\d+)?"  # Grappler may number it.
     assert [t for t in not_stamped if not re.fullmatch(loop_condition, t)] == []
+
+
+def test_lookups_and_updates_of_a_server_are_one_operation_each(plugin):
+    operations = plugin["end", None]["operations"]
+    for server in range(2):
+        device = f"/job:ps/replica:0/task:{server}/device:CPU:0"
+        of_server = [dict(counts) for name, counts in operations if name == device]
+        assert {"ResourceGather": 6, "_Send": 6} in of_server
+        assert {"ResourceScatterAdd": 6} in of_server, of_server
+
+
+def test_an_error_names_the_variable(stock, plugin):
+    text = "indices[3] = 50 is not in [0, 50)"
+    assert text in stock["tables"]["told"]["error"]
+    assert f"{text} (variable 'v7')" in plugin["tables", "on"]["told"]["error"]
 
 
 def test_logs_say_what_is_worth_saying(plugin):

@@ -8,6 +8,7 @@ import contextlib
 import threading
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tests.cluster.sessions.bench import (
@@ -179,6 +180,39 @@ def feature_columns(bench: Bench) -> list[Any]:
         session.run([v1.global_variables_initializer(), v1.tables_initializer()])
         values = [session.run([loss, train], feed)[0] for _ in range(3)]
         return [*values, session.run(deep, feed), *all_variables(session)]
+
+
+@case
+def tables(bench: Bench) -> list[Any]:
+    """Lookups and updates of rows, whose operations are put together on each server.
+
+    Several fetches, so several graphs of one session, have the same operations in part.
+    """
+    with on_worker():
+        v = variables(12, 50, 3)
+        ids = v1.placeholder(tf.int32, [12, None])
+        rows = [tf.gather(table, ids[i]) for i, table in enumerate(v)]
+        loss = tf.reduce_mean(tf.square(tf.concat(rows, 1)))
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        half = tf.add_n(rows[:6])
+    chosen = np.random.default_rng(0).integers(50, size=[4, 12, 8]).astype(np.int32)
+    wrong = chosen[0].copy()
+    wrong[7, 3] = 50
+    with bench.started() as session:
+        values = []
+        for i in range(4):
+            feed = {ids: chosen[i]}
+            values += session.run([loss, train], feed)[:1]
+            values += [*session.run([half, rows[0]], feed), session.run(rows[11], feed)]
+            values.append(session.run(loss, feed))
+        try:
+            session.run([loss, train], {ids: wrong})
+        except tf.errors.InvalidArgumentError as error:
+            message = error.message
+            values.append(np.array([str(error.error_code), "= 50 is not in [0, 50)" in message]))
+            bench.told["error"] = message
+        values += session.run([loss, train], {ids: chosen[1]})[:1]
+        return [*values, *all_variables(session)]
 
 
 @case

@@ -23,15 +23,19 @@ def _scatter(name, op, dtype, ids, inputs=(":0", ":1", ":2")):
     return node(name, op, list(inputs), "", dtype=dtype, Tindices=ids)
 
 
+def _text(error):
+    """Without the node or the function that was called, and the variable, which groups name."""
+    text = error.message.split(" [Op:")[0].split("[[")[0].split("}} ")[-1]
+    return text.split(" (variable '")[0].strip()
+
+
 def _outcome(of):
     """The value of the variable afterwards, or the error's type and the text of its kernel."""
     variable, call = of
     try:
         call()
     except tf.errors.OpError as error:
-        # Each names the node or the function that was called.
-        text = error.message.split(" [Op:")[0]
-        return type(error), text.split("[[")[0].split("}} ")[-1].strip(), variable.numpy().tobytes()
+        return type(error), _text(error), variable.numpy().tobytes()
     return variable.numpy().tobytes()
 
 
@@ -120,8 +124,7 @@ def _gathered(call):
     try:
         rows = call()
     except tf.errors.OpError as error:
-        text = error.message.split(" [Op:")[0]
-        return type(error), text.split("[[")[0].split("}} ")[-1].strip()
+        return type(error), _text(error)
     value = rows.numpy()
     return rows.dtype, rows.shape, value.tolist() if value.dtype == object else value.tobytes()
 
@@ -268,14 +271,14 @@ def test_much_data_is_spread_over_threads():
         _run(body, inputs, [f"rows{i}:0" for i in range(12)], [tf.float32] * 12)
 
 
-def test_an_error_names_the_operation():
-    table = tf.Variable([[1.0], [2.0]])
+def test_an_error_names_the_operation_and_the_variable():
+    table = tf.Variable([[1.0], [2.0]], name="of/table")
     body = [
         node("x/rows", "ResourceGather", [":0", ":1"], "", dtype=tf.float32, Tindices=tf.int32),
     ]
     with pytest.raises(
         tf.errors.InvalidArgumentError,
-        match=r"(?s)indices\[1\] = 9 is not in \[0, 2\).*node x/rows",
+        match=r"(?s)indices\[1\] = 9 is not in \[0, 2\) \(variable 'of/table'\).*node x/rows",
     ):
         _run(body, [table.handle, tf.constant([0, 9])], ["x/rows:0"], [tf.float32])
 

@@ -18,7 +18,7 @@ from tf_fuse.explain import rewrite
 _DEVICES = [PS0, PS1, W0]
 
 
-def _lookups(tables):
+def lookups(tables):
     """A worker asks for rows of tables on a server, and changes them."""
 
     def build():
@@ -84,15 +84,15 @@ def _joint_sends(result):
     }
 
 
-def _groups(result):
+def groups_of(result):
     return [(g.device, dict(g.operations)) for g in result.report.operation_groups]
 
 
 def test_lookups_of_a_server_are_one_operation_and_updates_another():
     counts = set()
     for tables in (10, 300):
-        result = rewrite(_lookups(tables), fuse_operations=True)
-        assert _groups(result) == [
+        result = rewrite(lookups(tables), fuse_operations=True)
+        assert groups_of(result) == [
             (PS0, {"ResourceGather": tables, "_Send": tables}),
             (PS0, {"ResourceScatterSub": tables}),
             (W0, {"StridedSlice": tables, "_Send": tables}),
@@ -140,7 +140,47 @@ def test_any_update_of_rows_is_put_together(update, scalars):
             )
         )
     result = rewrite(graph, fuse_operations=True)
-    assert (PS0, {update: 4}) in _groups(result)
+    assert (PS0, {update: 4}) in groups_of(result)
+
+
+def _scaled_updates(tables, use=None):
+    """A server multiplies gradients by the rate, and adds them to rows; `use` takes products."""
+    graph = graph_pb2.GraphDef(node=[node("rate", "Const", [], PS0, dtype=tf.float32)])
+    graph.node[0].attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0.5))
+    for i in range(tables):
+        graph.node.extend(
+            [
+                node(f"v{i}", "VarHandleOp", [], PS0, dtype=tf.float32, shared_name=f"v{i}"),
+                node(f"ids{i}", "Placeholder", [], W0, dtype=tf.int32),
+                node(f"change{i}", "Placeholder", [], W0, dtype=tf.float32),
+                node(f"minus{i}", "Neg", [f"change{i}"], PS0, T=tf.float32),
+                node(f"product{i}", "Mul", [f"minus{i}", "rate"], PS0, T=tf.float32),
+                node(
+                    f"update{i}",
+                    "ResourceScatterAdd",
+                    [f"v{i}", f"ids{i}", f"product{i}"],
+                    PS0,
+                    dtype=tf.float32,
+                    Tindices=tf.int32,
+                ),
+            ]
+        )
+        if use is not None:
+            graph.node.append(node(f"use{i}", use, [f"product{i}"], PS0, T=tf.float32))
+    return graph
+
+
+@pytest.mark.parametrize("tables", [10, 300])
+def test_products_with_the_rate_belong_to_the_updates(tables):
+    result = rewrite(_scaled_updates(tables), fuse_operations=True)
+    kinds = {"Neg": tables, "Mul": tables, "ResourceScatterAdd": tables}
+    assert [g for g in groups_of(result) if g[0] == PS0] == [(PS0, kinds)]
+
+
+def test_products_that_others_use_stay_as_they_are():
+    """So each update waits for a product of its own."""
+    result = rewrite(_scaled_updates(10, use="Square"), fuse_operations=True)
+    assert [g for g in groups_of(result) if g[0] == PS0] == []
 
 
 @pytest.mark.parametrize("tables", [10, 300])
@@ -166,7 +206,7 @@ def test_each_request_is_one_send(tables):
 @pytest.mark.parametrize("tables", [4, 10, 300])
 def test_sends_that_wait_for_different_tensors_are_one_too(tables):
     """Each change is ready at a moment of its own, but one request waits for all of them."""
-    result = rewrite(_lookups(tables), fuse_operations=True)
+    result = rewrite(lookups(tables), fuse_operations=True)
     assert sorted(_joint_sends(result).items()) == [
         ("tf_fuse/ps_0_to_worker_0/depth_2", [tables]),
         ("tf_fuse/worker_0_to_ps_0/depth_1", [tables]),
@@ -177,13 +217,13 @@ def test_sends_that_wait_for_different_tensors_are_one_too(tables):
 
 
 def test_three_sends_stay_as_they_are():
-    result = rewrite(_lookups(3), fuse_operations=True)
+    result = rewrite(lookups(3), fuse_operations=True)
     assert _joint_sends(result)["tf_fuse/worker_0_to_ps_0/depth_3"] == []
     assert [n.op for n in result.after[W0].node].count("_Send") == 3
 
 
 def test_a_send_that_something_waits_for_is_sent_alone():
-    without = rewrite(_lookups(10))
+    without = rewrite(lookups(10))
     (worker,) = (graph for device, graph in without.before.items() if device == W0)
     sends = [n.name for n in worker.node if n.op == "_Send" and "change" in n.input[0]]
     worker.node.append(node("after_it", "NoOp", [f"^{sends[0]}"], W0))
@@ -193,25 +233,25 @@ def test_a_send_that_something_waits_for_is_sent_alone():
 
 
 def test_nothing_is_put_together_unless_asked_for():
-    result = rewrite(_lookups(10))
-    assert _groups(result) == []
+    result = rewrite(lookups(10))
+    assert groups_of(result) == []
     assert set(map(tuple, _joint_sends(result).values())) == {()}
 
 
 def test_a_task_without_the_plugin_keeps_its_operations():
-    result = rewrite(_lookups(10), fuse_operations=True, plain_tasks=["/job:ps/replica:0/task:0"])
-    assert _groups(result) == [(W0, {"StridedSlice": 10, "_Send": 10})]
+    result = rewrite(lookups(10), fuse_operations=True, plain_tasks=["/job:ps/replica:0/task:0"])
+    assert groups_of(result) == [(W0, {"StridedSlice": 10, "_Send": 10})]
 
 
 def test_three_operations_stay_as_they_are():
-    result = rewrite(_lookups(3), fuse_operations=True)
-    assert _groups(result) == [  # and no group of three updates
+    result = rewrite(lookups(3), fuse_operations=True)
+    assert groups_of(result) == [  # and no group of three updates
         (PS0, {"ResourceGather": 3, "_Send": 3}),
         (W0, {"StridedSlice": 3, "_Send": 3}),
     ]
 
 
-def _random_exchange(seed):
+def random_exchange(seed):
     """An acyclic graph on three tasks: half of its nodes can be put together."""
     rng = random.Random(seed)
     graph = graph_pb2.GraphDef()
@@ -233,7 +273,7 @@ def _random_exchange(seed):
     return graph
 
 
-def _compare(with_groups, without):
+def compare(with_groups, without):
     """Each operation has its inputs, and waits for at least what it waited for."""
     taken_apart = operation_groups.flattened(with_groups.after)
     assert taken_apart.keys() == without.after.keys()
@@ -251,16 +291,16 @@ def _compare(with_groups, without):
 def test_random_graphs_are_the_same_and_never_deadlock(block):
     members = joint = 0
     for seed in range(block * 50, block * 50 + 50):
-        without = rewrite(_random_exchange(seed))
+        without = rewrite(random_exchange(seed))
         result = rewrite(without.before, fuse_operations=True)
-        joint += _compare(result, without)
+        joint += compare(result, without)
         at_once = {device: operation_groups.at_once(g) for device, g in result.after.items()}
         assert stuck(at_once) == set(), f"seed {seed}"
-        members += sum(sum(operations.values()) for _, operations in _groups(result))
+        members += sum(sum(operations.values()) for _, operations in groups_of(result))
     assert members > 300 and joint > 60, "the graphs are too dull to find anything"
 
 
-def _members(result):
+def members_of(result):
     return {
         inner.name
         for graph in result.after.values()
@@ -287,10 +327,10 @@ def test_what_may_be_dead_is_in_no_group(block):
             graph.node.append(node(f"{name}_used", "AddN", [name], to, T=tf.float32, N=1))
         without = rewrite(graph)
         result = rewrite(without.before, fuse_operations=True)
-        joint += _compare(result, without)
+        joint += compare(result, without)
         for choice in random_choices():
             values = evaluate(operation_groups.flattened(result.after), choice)
-            assert not [name for name in _members(result) if values[name] is DEAD], (seed, choice)
+            assert not [name for name in members_of(result) if values[name] is DEAD], (seed, choice)
             dead += sum(value is DEAD for value in values.values())
-        members += len(_members(result))
+        members += len(members_of(result))
     assert min(members, dead) > 60 and joint > 30, "the graphs are too dull to find anything"
