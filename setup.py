@@ -60,19 +60,19 @@ LIBRARY = "libtf_fuse.so"
 
 
 def say(message: str) -> None:
-    """Prints progress at once, also into a pipe."""
+    """Print progress at once, also into a pipe."""
     print(f"tf_fuse: {message}", flush=True)
 
 
 def check_platform() -> None:
-    """Raises BuildError unless one of TensorFlow's wheels for Linux can be here."""
+    """Raise BuildError unless one of TensorFlow's wheels for Linux can be here."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
         raise BuildError(f"needs Linux on x86_64 or aarch64; this is {sys.platform} on {machine}.")
 
 
 def tool(name: str, remedy: str) -> str:
-    """Returns the path of a program, looked for in this environment's scripts and on PATH."""
+    """Return the path of a program, looked for in this environment's scripts and on PATH."""
     found = _find(name)
     if not found:
         raise BuildError(f"{name} was not found. Install it:\n    {remedy}")
@@ -85,7 +85,7 @@ def _find(name: str) -> str | None:
 
 
 def compiler(names: Sequence[str] = ("g++", "clang++", "c++")) -> str:
-    """Returns the C++ compiler: $CXX, or the first of the names that is there."""
+    """Return the C++ compiler: $CXX, or the first of the names that is there."""
     wanted = [os.environ["CXX"]] if os.environ.get("CXX") else names
     for name in wanted:
         if found := shutil.which(name):
@@ -97,7 +97,7 @@ def compiler(names: Sequence[str] = ("g++", "clang++", "c++")) -> str:
 
 
 def jobs() -> int:
-    """Returns the number of compile jobs: one per usable core, as far as memory goes."""
+    """Return the number of compile jobs: one per usable core, as far as memory goes."""
     if level := os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL"):
         return int(level)
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -109,7 +109,7 @@ def jobs() -> int:
 
 
 def generate_protos() -> None:
-    """Generates tf_fuse/v1/*_pb2.py and .pyi from proto/ where they are missing or stale.
+    """Generate tf_fuse/v1/*_pb2.py and .pyi from proto/ where they are missing or stale.
 
     What they were made of is kept beside them as a hash: timestamps say nothing of a source that
     was checked out or unpacked, nor of another protoc. Outputs whose source is gone are removed.
@@ -140,7 +140,7 @@ def generate_protos() -> None:
 
 
 def _protos_digest(names: list[str]) -> str:
-    """Returns a hash of the sources, by name under proto/, and of the version of their compiler."""
+    """Return a hash of the sources, by name under proto/, and of the version of their compiler."""
     try:
         version = importlib.metadata.version("grpcio-tools")
     except importlib.metadata.PackageNotFoundError:
@@ -152,7 +152,7 @@ def _protos_digest(names: list[str]) -> str:
 
 
 def targets() -> list[TensorFlow]:
-    """Returns what to build against: what TF_FUSE_PYTHONS names, or else what is installed."""
+    """Return what to build against: what TF_FUSE_PYTHONS names, or else what is installed."""
     if pythons := os.environ.get("TF_FUSE_PYTHONS"):
         named = [TensorFlow.of(python) for python in pythons.split(os.pathsep)]
         if not (folders := os.environ.get("TF_FUSE_FOLDERS")):
@@ -167,7 +167,7 @@ class BuildPy(build_py):
     """Generates the Python protocol buffers before the packages are collected."""
 
     def run(self) -> None:
-        """Runs protoc where needed, then setuptools' own step."""
+        """Run protoc where needed, then setuptools' own step."""
         generate_protos()
         if not self.editable_mode:
             # A module deleted since the last build would otherwise get into the wheel.
@@ -183,12 +183,12 @@ class BuildNative(build_ext):
         return os.path.join(*fullname.split(".")) + ".so"
 
     def get_outputs(self) -> list[str]:
-        """Lists the libraries and their build_info.json."""
+        """List the libraries and their build_info.json."""
         folders = [os.path.join(self.build_lib, "tf_fuse", "_lib", t.minor) for t in targets()]
         return [os.path.join(f, name) for f in folders for name in (LIBRARY, "build_info.json")]
 
     def run(self) -> None:
-        """Configures, builds and places the libraries with a build_info.json each."""
+        """Configure, build and place the libraries with a build_info.json each."""
         for tensorflow in self._prepare():
             # Into the checkout, too, as the protocol buffers, if this machine can load them: its
             # tests and benchmarks put it before an installed tf_fuse.
@@ -208,7 +208,7 @@ class BuildNative(build_ext):
                 say(f"built {out / LIBRARY} against {built}")
 
     def _prepare(self) -> list[TensorFlow]:
-        """Checks the platform, generates protocol buffers, and finds what to build against."""
+        """Check the platform, generate protocol buffers, and find what to build against."""
         check_platform()
         generate_protos()
         found = targets()
@@ -227,7 +227,7 @@ class BuildNative(build_ext):
         return ROOT / "build" / f"native-{digest}"
 
     def _configure(self, tensorflow: TensorFlow, folder: Path, cxx: str, *settings: str) -> dict:
-        """Runs CMake's configure step, from scratch if anything it rests on has changed."""
+        """Run CMake's configure step, from scratch if anything it rests on has changed."""
         library = (tensorflow.folder / "libtensorflow_cc.so.2").stat()
         fingerprint = {
             "source": str(ROOT),
@@ -271,7 +271,7 @@ class BuildNative(build_ext):
         }
 
     def _cmake(self, *arguments: str) -> None:
-        """Runs CMake with its output passed on line by line."""
+        """Run CMake with its output passed on line by line."""
         command = [tool("cmake", 'python -m pip install "cmake>=3.24,<5"'), *arguments]
         if subprocess.run(command).returncode:
             raise BuildError(f"the build failed (its message stands above): {' '.join(command)}")
@@ -287,12 +287,12 @@ class BuildPrograms(BuildNative):
     user_options: ClassVar = [("sanitizer=", None, "address or thread")]
 
     def initialize_options(self) -> None:
-        """Sets the default."""
+        """Set the default."""
         super().initialize_options()
         self.sanitizer = "address"
 
     def run(self) -> None:
-        """Configures and builds; prints where the programs are."""
+        """Configure and build; print where the programs are."""
         if self.sanitizer not in ("address", "thread"):
             raise BuildError(f"--sanitizer is address or thread, got {self.sanitizer!r}")
         tensorflow = self._prepare()[0]
@@ -306,7 +306,7 @@ class BuildPrograms(BuildNative):
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Writes a file under a new inode: a process that has the old one mapped keeps it."""
+    """Write a file under a new inode: a process that has the old one mapped keeps it."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)
     os.chmod(file.name, 0o755 if path.suffix == ".so" else 0o644)
@@ -325,12 +325,12 @@ class PlatformWheel(bdist_wheel):
     """A wheel for any Python: the library holds no symbol of CPython."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Returns the tag: of the platform's three parts only the last matters."""
+        """Return the tag: of the platform's three parts only the last matters."""
         return ("py3", "none", super().get_tag()[2])
 
 
 def requirements() -> tuple[list[str], list[str]]:
-    """Returns what building needs beside pyproject.toml's list, and which TensorFlow to require.
+    """Return what building needs beside pyproject.toml's list, and which TensorFlow to require.
 
     Nothing is required with TF_FUSE_PYTHONS: whoever has tensorflow-cpu must not get tensorflow
     on top of it. The extras `cpu` and `gpu` name them.

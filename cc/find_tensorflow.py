@@ -104,7 +104,7 @@ class TensorFlow:
 
     @classmethod
     def find(cls) -> TensorFlow | None:
-        """Looks in the target environment, then in the isolated build environment.
+        """Look in the target environment, then in the isolated build environment.
 
         pip hides the target's packages from an isolated build by way of PYTHONPATH; a child
         process without that variable sees what the user's own programs will see.
@@ -120,7 +120,7 @@ class TensorFlow:
 
     @classmethod
     def of(cls, python: str) -> TensorFlow:
-        """Returns the TensorFlow that another Python has."""
+        """Return the TensorFlow that another Python has."""
         env = {**os.environ, "PYTHONSAFEPATH": "1"}
         env.pop("PYTHONPATH", None)
         found = _python_json(_FIND_TENSORFLOW, env, *DISTRIBUTIONS, python=python)
@@ -129,7 +129,7 @@ class TensorFlow:
         return cls._checked(found, env, True, python)
 
     def of_folder(self, folder: str) -> TensorFlow:
-        """Returns what to build against for another processor: the same version in a folder.
+        """Return what to build against for another processor: the same version in a folder.
 
         How TensorFlow was built, and the virtual functions of its classes, are the same there.
         """
@@ -144,7 +144,7 @@ class TensorFlow:
 
     @classmethod
     def _checked(cls, found: dict, env: dict[str, str], lasting: bool, python: str) -> TensorFlow:
-        """Raises BuildError unless the version is one of `RANGES`."""
+        """Raise BuildError unless the version is one of `RANGES`."""
         for name, version in found["versions"].items():
             if _minor(version) not in RANGES:
                 raise BuildError(
@@ -155,7 +155,7 @@ class TensorFlow:
         return cls(Path(found["folder"]), found["versions"], env, lasting, python)
 
     def describe(self) -> dict:
-        """Imports TensorFlow in a child process and returns its version and compile flags."""
+        """Import TensorFlow in a child process and return its version and compile flags."""
         try:
             env = {**self.env, "TF_CPP_MIN_LOG_LEVEL": "3"}
             layouts = str(_ROOT / "tf_fuse" / "_class_layouts.py")
@@ -169,7 +169,7 @@ class TensorFlow:
 
 
 def _minor(version: str) -> str:
-    """Returns "2.21" of "2.21.0"."""
+    """Return "2.21" of "2.21.0"."""
     return ".".join(version.split(".")[:2])
 
 

@@ -43,7 +43,7 @@ class _CppGenerator(ctypes.Structure):
 
 
 def main() -> int:
-    """Runs the generator once, from standard input to standard output.
+    """Run the generator once, from standard input to standard output.
 
     Returns:
         0, or a positive number after an error was printed to standard error.

@@ -45,7 +45,7 @@ def run_in_turn(
     finish: Callable[[str, Session], Any] | None = None,
     before_round: Callable[[int], None] | None = None,
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
-    """Runs all variants, one after the other, in each of several rounds.
+    """Run all variants, one after the other, in each of several rounds.
 
     Args:
       variants: name to variant, in the order of the first round; the next round has the reverse
@@ -136,7 +136,7 @@ def spread(values: Iterable[float]) -> dict[str, float]:
 
 
 def interval_of_median(values: Iterable[float]) -> tuple[float, float] | None:
-    """The 95 % confidence interval of a median, from order statistics.
+    """Return the 95 % confidence interval of a median, from order statistics.
 
     Returns:
       Two of the values (Conover, Practical Nonparametric Statistics, section 3.2); None if there
@@ -174,7 +174,7 @@ def summarize(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def ratios(modes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """What the modes' medians are to one another; a ratio whose modes did not run is left out.
+    """Return the ratios of the modes' medians; one whose modes did not run is left out.
 
     Args:
       modes: any of "stock", "fused" and "local" to `summarize`'s numbers.

@@ -96,7 +96,7 @@ def _prepare(args: argparse.Namespace, progress: Progress, work_dir: str) -> Pre
 
 
 def render(result: dict[str, Any]) -> Table:
-    """The comparison as a table: a column per mode, side by side."""
+    """Return the comparison as a table: a column per mode, side by side."""
     modes = result["modes"]
     table = Table(title=f"wide & deep on {result['workload']} ({result['data']})")
     table.add_column("")
@@ -152,7 +152,7 @@ def _conclusion(result: dict[str, Any], workers: int) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the comparison and prints the table; see --help."""
+    """Run the comparison and print the table; see --help."""
     found = os.environ.get(_DATA_VARIABLE)
     parser = argparse.ArgumentParser(description="Train the same job stock and fused.")
     parser.add_argument("--dataset", choices=("adult", "criteo"), help="format of the data")

@@ -35,12 +35,12 @@ _START_S = 60.0
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Writes one event as a JSON line."""
+    """Write one event as a JSON line."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def make_workload(spec: Mapping[str, Any]) -> Any:
-    """The workload a specification names.
+    """Return the workload a specification names.
 
     Args:
       spec: "workload" is features, bags, dense, mixed, rfc, nothing, large, adult, criteo or
@@ -91,7 +91,7 @@ def _encoded(data: Mapping[str, Any], schema: str) -> Any:
 
 
 def enable_fuse_recv(**more: Any) -> None:
-    """Loads the plugin and turns the fused receive on for functions traced from now on.
+    """Load the plugin and turn the fused receive on for functions traced from now on.
 
     Args:
       **more: other options to set.
@@ -124,7 +124,7 @@ def _cluster_metrics() -> dict[str, dict[str, Any]]:
 
 
 def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> None:
-    """Builds the mode's cluster and program, then carries out commands.
+    """Build the mode's cluster and program, then carries out commands.
 
     Args:
       spec: "mode", "workload", "options", "workers", "ps", "synchronous", "steps_per_call" (in
@@ -211,7 +211,7 @@ def _serve(
 def main(
     run: Callable[[Mapping[str, Any], Callable[[], Mapping[str, Any]]], None] = run,
 ) -> None:
-    """Runs the specification in argv[1]; leaves with os._exit, as this process owns a server.
+    """Run the specification in argv[1]; leave with os._exit, as this process owns a server.
 
     Args:
       run: gets it, and what waits for the next command, which is empty to end.

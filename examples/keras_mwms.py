@@ -23,7 +23,7 @@ ROWS, BATCH, EPOCHS = 512, 64, 6  # A batch is that of all workers together.
 
 
 def pictures():
-    """Returns pictures of 8x8 points, and whether the line in each is upright."""
+    """Return pictures of 8x8 points, and whether the line in each is upright."""
     rng = np.random.default_rng(1)
     x = rng.normal(0.0, 0.3, size=[ROWS, 8, 8, 1]).astype(np.float32)
     y = rng.integers(0, 2, ROWS)
@@ -33,7 +33,7 @@ def pictures():
 
 
 def make_model():
-    """Returns a compiled model; call it in the strategy's scope."""
+    """Return a compiled model; call it in the strategy's scope."""
     layers = [
         keras.layers.Conv2D(16, 3, activation="relu"),
         keras.layers.Flatten(),

@@ -25,7 +25,7 @@ ROWS, BATCH, EPOCHS = 512, 32, 4
 
 
 def find_cluster():
-    """Returns the cluster's resolver in the coordinator; other tasks serve until they are ended."""
+    """Return the cluster's resolver in the coordinator; other tasks serve until they are ended."""
     if "TF_CONFIG" not in os.environ:
         return tf_fuse.cluster.LocalCluster(workers=2, ps=2).resolver()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -40,7 +40,7 @@ def find_cluster():
 
 
 def shopping_lists(lookup, context=None):
-    """Returns batches of three words' numbers, and whether cheese is among the words.
+    """Return batches of three words' numbers, and whether cheese is among the words.
 
     Args:
       lookup: gives words numbers; a layer that the model does not have.
@@ -56,7 +56,7 @@ def shopping_lists(lookup, context=None):
 
 
 def make_model():
-    """Returns a lookup of words and a compiled model; call it in the strategy's scope."""
+    """Return a lookup of words and a compiled model; call it in the strategy's scope."""
     lookup = keras.layers.StringLookup(vocabulary=WORDS)
     ids = keras.Input([3], dtype="int64")
     mean = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(8, 16)(ids))

@@ -39,7 +39,7 @@ def open_console() -> Console:
 
 @contextlib.contextmanager
 def display(console: Console, interval_s: float = _INTERVAL_S) -> Iterator[Progress]:
-    """Shows the tasks of a `rich.progress.Progress` for as long as the block runs.
+    """Show the tasks of a `rich.progress.Progress` for as long as the block runs.
 
     Args:
       console: where to. A terminal gets bars that move; a file or a pipe (a log, a CI job) gets
@@ -76,7 +76,7 @@ def display(console: Console, interval_s: float = _INTERVAL_S) -> Iterator[Progr
 
 
 def describe(progress: Progress) -> str:
-    """The unfinished tasks in one line, in the order in which they were added."""
+    """Return the unfinished tasks in one line, in the order in which they were added."""
     parts = []
     for task in progress.tasks:
         if task.finished:

@@ -19,7 +19,7 @@ WIDTH, STEPS = 1024, 20
 
 
 def work():
-    """Runs one worker; prints its steps per second, and writes them where the caller said."""
+    """Run one worker; print its steps per second, and write them where the caller said."""
     import tensorflow as tf
 
     import tf_fuse  # noqa: F401  (adds the option "tf_fuse" and the protocol "grpc+fuse")
@@ -57,7 +57,7 @@ def work():
 
 
 def start_workers(protocol):
-    """Runs two workers; returns the steps per second of the first."""
+    """Run two workers; return the steps per second of the first."""
     with tempfile.TemporaryDirectory() as folder:
         result = pathlib.Path(folder) / "rate.json"
         launch = [sys.executable, "-m", "tf_fuse", "launch", "--workers", "2"]

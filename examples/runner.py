@@ -54,13 +54,13 @@ class LocalRunner:
     """One process, no cluster, no strategy: the floor."""
 
     def __init__(self, workload: Workload):
-        """Builds the workload's program in this process."""
+        """Build the workload's program in this process."""
         self.program: Program = workload.build()
         self._iterator = iter(self.program.dataset(0, 1))
         self._step = tf.function(lambda iterator: self.program.step(next(iterator)))
 
     def run(self, steps: int, on_steps: OnSteps | None = None) -> Round:
-        """Runs `steps` steps; `on_steps` gets the number done so far, now and then."""
+        """Run `steps` steps; `on_steps` gets the number done so far, now and then."""
         losses = []
         cpu_before, start = time.process_time(), time.perf_counter()
         for done in range(1, steps + 1):
@@ -85,7 +85,7 @@ class ClusterRunner:
         cpu_seconds: Callable[[], Mapping[str, float]] | None = None,
         recv_rpcs: Callable[[], int] | None = None,
     ):
-        """Connects to the cluster and builds the workload's program on its servers.
+        """Connect to the cluster and build the workload's program on its servers.
 
         Args:
           workload: the job.
@@ -133,7 +133,7 @@ class ClusterRunner:
         return self.program.dataset(worker, self._workers)
 
     def run(self, steps: int, on_steps: OnSteps | None = None) -> Round:
-        """Runs `steps` steps, all workers together.
+        """Run `steps` steps, all workers together.
 
         Args:
           steps: how many; a multiple of `steps_per_call`.

@@ -45,7 +45,7 @@ class Session:
         on_event: OnEvent | None = None,
         program: Path = _ROOT / "examples" / "job.py",
     ):
-        """Starts the process, and returns at once: `wait_ready` waits.
+        """Start the process, and return at once: `wait_ready` waits.
 
         Args:
           spec: see `examples.job.run`; "mode" is the session's name.
@@ -78,7 +78,7 @@ class Session:
         self.close()
 
     def wait_ready(self) -> dict[str, Any]:
-        """Waits until cluster and program stand; the event tells whether the plugin is loaded.
+        """Wait until cluster and program stand; the event tells whether the plugin is loaded.
 
         Raises:
           SessionError: the process failed.
@@ -86,7 +86,7 @@ class Session:
         return self._await("ready")
 
     def run(self, steps: int, progress: bool = False) -> dict[str, Any]:
-        """Runs steps.
+        """Run steps.
 
         Args:
           steps: how many, all workers together.
@@ -129,7 +129,7 @@ class Session:
         return self._await("placement")["bytes"]
 
     def close(self) -> None:
-        """Ends the process, and with it the cluster; may be repeated."""
+        """End the process, and with it the cluster; may be repeated."""
         self._children.end_all([self._process], _GRACE_S)
         self._stderr.close()
 

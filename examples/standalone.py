@@ -17,7 +17,7 @@ _NAME = "_tf_fuse_cluster_standalone"
 
 
 def cluster_package() -> ModuleType:
-    """The package `tf_fuse.cluster`, loaded by path; `tf_fuse` is not imported.
+    """Return the package `tf_fuse.cluster`, loaded by path; `tf_fuse` is not imported.
 
     Raises:
       ImportError: there is no `tf_fuse` on the import path.

@@ -35,11 +35,11 @@ class Nothing:
     name: str = "nothing"
 
     def partitioner(self) -> Callable[..., Any] | None:
-        """The variable stays whole."""
+        """Leave the variable whole."""
         return None
 
     def build(self) -> NothingProgram:
-        """Creates the variable."""
+        """Create the variable."""
         return NothingProgram(self)
 
 
@@ -47,7 +47,7 @@ class NothingProgram:
     """Program of `Nothing`: a linear layer that learns to return its input."""
 
     def __init__(self, config: Nothing):
-        """Creates the variable [width, width]."""
+        """Create the variable [width, width]."""
         self._config = c = config
         value = workload.initial_values("weights", (c.width, c.width), 0.05, c.seed)
         self._weights = tf.Variable(value, name="weights")
@@ -92,7 +92,7 @@ class Large:
         return None
 
     def build(self) -> LargeProgram:
-        """Creates the variables."""
+        """Create the variables."""
         return LargeProgram(self)
 
 
@@ -100,7 +100,7 @@ class LargeProgram:
     """Program of `Large`."""
 
     def __init__(self, config: Large):
-        """Creates float32 variables of [tensor_bytes / 4].
+        """Create float32 variables of [tensor_bytes / 4].
 
         Raises:
           ValueError: tensor_bytes is no positive multiple of 4.
@@ -125,6 +125,6 @@ class LargeProgram:
         return tf.data.Dataset.counter()
 
     def step(self, element: tf.Tensor) -> tf.Tensor:
-        """Reads all variables; returns the sum of their last elements, float32 scalar."""
+        """Read all variables; return the sum of their last elements, float32 scalar."""
         del element
         return tf.add_n([variable.read_value()[-1] for variable in self._variables])

@@ -57,7 +57,7 @@ class Link:
     _free_at: float = 0.0  # when the last packet will have been sent
 
     def enter(self, packet: bytes, now: float) -> None:
-        """Takes a packet, or drops it."""
+        """Take a packet, or drop it."""
         start = max(now, self._free_at)
         waiting = (start - now) * self.bytes_per_s
         if waiting > QUEUE_BYTES or (self.loss and self.random.random() < self.loss):
@@ -67,7 +67,7 @@ class Link:
         self._under_way.append((self._free_at + self.delay_s, packet))
 
     def leave(self, now: float) -> list[bytes]:
-        """The packets that have arrived."""
+        """Return the packets that have arrived."""
         arrived = []
         while self._under_way and self._under_way[0][0] <= now:
             arrived.append(self._under_way.popleft()[1])
@@ -79,7 +79,7 @@ class Link:
 
 
 def open_tun(namespace: str, device: str) -> int:
-    """Makes a TUN device in a namespace; the calling thread stays there.
+    """Make a TUN device in a namespace; the calling thread stays there.
 
     Args:
       namespace: as `ip netns` calls it.
@@ -100,7 +100,7 @@ def open_tun(namespace: str, device: str) -> int:
 
 
 def enter_namespace(namespace: str) -> None:
-    """Moves the calling thread into a network namespace; OSError if it may not."""
+    """Move the calling thread into a network namespace; OSError if it may not."""
     descriptor = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -112,7 +112,7 @@ def enter_namespace(namespace: str) -> None:
 
 
 def relay(devices: list[int]) -> None:
-    """Passes packets between two devices until stdin ends."""
+    """Pass packets between two devices until stdin ends."""
     links = [Link(random=random.Random(i)) for i in range(2)]  # the i-th leads away from device i
     while True:
         due = [at for link in links if (at := link.next_at()) is not None]
@@ -161,7 +161,7 @@ def _write(target: int, packet: bytes) -> None:
 
 
 def main() -> None:
-    """Runs the relay between argv[1:5]: namespace and device, twice."""
+    """Run the relay between argv[1:5]: namespace and device, twice."""
     # Without it every wait is 50 us longer than asked for.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     with contextlib.suppress(PermissionError):

@@ -60,7 +60,7 @@ class TwoHosts:
     """
 
     def __init__(self, emulator: str | None = None):
-        """Makes both; `why_not` says whether it can.
+        """Make both; `why_not` says whether it can.
 
         Args:
           emulator: of `EMULATORS`; None for netem where the kernel has it, and relay elsewhere.
@@ -105,7 +105,7 @@ class TwoHosts:
         self.close()
 
     def of(self, sides: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-        """What `LocalCluster` and `Session` take as hosts.
+        """Return what `LocalCluster` and `Session` take as hosts.
 
         Args:
           sides: job or task to the host it runs on, 0 or 1.
@@ -119,7 +119,7 @@ class TwoHosts:
         }
 
     def shape(self, *, delay_ms: float = 0.0, loss: float = 0.0, mbit: float = 0.0) -> None:
-        """Makes the link bad, in both directions.
+        """Make the link bad, in both directions.
 
         Args:
           delay_ms: milliseconds that each packet takes.
@@ -142,7 +142,7 @@ class TwoHosts:
             _run("tc", "-n", name, "qdisc", "replace", "dev", DEVICE, "root", *options)
 
     def round_trip_ms(self) -> float:
-        """The median time that a small packet takes there and back; lost ones do not count."""
+        """Return the median round trip of a small packet; lost ones do not count."""
         sockets = [_socket_in(name) for name in self._names]
         try:
             near, far = sockets
@@ -182,7 +182,7 @@ class TwoHosts:
         return count * 8 / seconds / 1e6
 
     def close(self) -> None:
-        """Removes all; processes that still run in a namespace keep it alive for themselves."""
+        """Remove all; processes that still run in a namespace keep it alive for themselves."""
         if self._relay:
             assert self._relay.stdin and self._relay.stdout  # opened as pipes
             with contextlib.suppress(BrokenPipeError):  # it has ended by itself
@@ -257,7 +257,7 @@ def _run(*command: str) -> None:
 
 
 def _rate_alone(delay_ms: float, loss: float, mbit: float) -> list[str]:
-    """The queueing discipline of a veth pair that delays and drops nothing."""
+    """Return the queueing discipline of a veth pair that delays and drops nothing."""
     if delay_ms or loss:
         raise TwoHostsError(
             "the link of the emulator veth has a rate alone, but is to have a delay of "
@@ -270,7 +270,7 @@ def _rate_alone(delay_ms: float, loss: float, mbit: float) -> list[str]:
 
 
 def _socket_in(namespace: str, kind: int = socket.SOCK_DGRAM) -> socket.socket:
-    """A socket in a namespace, of UDP or another kind; it stays there, whoever uses it."""
+    """Return a socket in a namespace, of UDP or another kind; it stays there, whoever uses it."""
     made: list[socket.socket] = []
 
     def make() -> None:
@@ -286,7 +286,7 @@ def _socket_in(namespace: str, kind: int = socket.SOCK_DGRAM) -> socket.socket:
 
 
 def _send_for(near: socket.socket, seconds: float) -> None:
-    """Sends for so long, and then says that there is no more."""
+    """Send for so long, and then says that there is no more."""
     data, end = bytes(1 << 20), time.perf_counter() + seconds
     with contextlib.suppress(OSError):  # the receiver has gone
         while time.perf_counter() < end:

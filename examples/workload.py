@@ -21,7 +21,7 @@ class Program(Protocol):
     """Variables, and one training step on them."""
 
     def dataset(self, worker: tf.Tensor | int, workers: int) -> tf.data.Dataset:
-        """The endless input of one worker; traced and run on that worker.
+        """Return the endless input of one worker; traced and run on that worker.
 
         Args:
           worker: the worker's index, int64 scalar.
@@ -58,7 +58,7 @@ class Workload(Protocol):
         ...
 
     def build(self) -> Program:
-        """Creates the variables, in the scope of the strategy if there is one."""
+        """Create the variables, in the scope of the strategy if there is one."""
         ...
 
 

@@ -22,7 +22,7 @@ class Gloo:
     """A process of a group of PyTorch's."""
 
     def __init__(self, rank: int, ranks: int, store: str, interface: str):
-        """Joins the group; returns when all ranks have.
+        """Join the group; return when all ranks have.
 
         Args:
           rank: of this process.
@@ -109,12 +109,12 @@ def _rs_ag(whole: torch.Tensor, shard: torch.Tensor) -> None:
 
 
 def _fill(tensor: torch.Tensor, begin: int, end: int, rank: int = 0) -> None:
-    """Writes a range of one rank's tensor to the beginning of another one."""
+    """Write a range of one rank's tensor to the beginning of another one."""
     for at, until in base.blocks(begin, end):
         tensor[at - begin : until - begin] = _pattern(at, until, rank=rank)
 
 
 def _pattern(begin: int, end: int, ranks: int = 1, rank: int = 0) -> torch.Tensor:
-    """A range of the tensor of one rank, or of the sum of all; see `collective_rank.offset`."""
+    """Return a range of one rank's tensor, or of the sum of all; see `collective_rank.offset`."""
     values = torch.arange(begin, end) % base.PERIOD * ranks
     return (values + base.offset(ranks, rank)).to(torch.float32)

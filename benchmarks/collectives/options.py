@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 def listed(texts: Sequence[str], convert: Callable[[str], _T]) -> list[_T]:
-    """The values of an option that takes several, by spaces or commas; each once."""
+    """Return the values of an option that takes several, by spaces or commas; each once."""
     words = [word for text in texts for word in text.split(",") if word]
     return list(dict.fromkeys(convert(word) for word in words))
 
@@ -50,7 +50,7 @@ def _size(word: str) -> int:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Compare collectives of several processes.")
     several: dict[str, Any] = {"nargs": "+", "metavar": "X"}
     parser.add_argument("--op", **several, default=["all_reduce"], help=f"of {', '.join(OPS)}")

@@ -60,7 +60,7 @@ class Backend(Protocol):
     """What a rank makes its calls with."""
 
     def prepare(self, op: str, elements: int) -> None:
-        """Builds an op for a tensor of so many float32 elements, and checks its result.
+        """Build an op for a tensor of so many float32 elements, and check its result.
 
         Raises:
           UnsupportedError: the backend lacks the op.
@@ -68,17 +68,17 @@ class Backend(Protocol):
         """
 
     def call(self, op: str) -> Callable[[], Any]:
-        """A prepared op as a function that makes one call and returns when that has ended."""
+        """Return a prepared op as a function that makes one call and waits until it has ended."""
 
     def release(self) -> None:
-        """Drops all that was prepared."""
+        """Drop all that was prepared."""
 
     def counters(self) -> dict[str, int]:
-        """What the process has counted so far; empty where nothing counts."""
+        """Return what the process has counted so far; empty where nothing counts."""
 
 
 def offset(ranks: int, rank: int) -> int:
-    """What is added to `index % PERIOD * ranks` in the tensors.
+    """Return what is added to `index % PERIOD * ranks` in the tensors.
 
     Args:
       ranks: 1 for what one rank contributes; more for the sum over so many.
@@ -91,7 +91,7 @@ def offset(ranks: int, rank: int) -> int:
 
 
 def ring_chunk(elements: int, ranks: int, rank: int) -> tuple[int, int]:
-    """The chunk of one rank in TensorFlow's ring, for float32.
+    """Return the chunk of one rank in TensorFlow's ring, for float32.
 
     Args:
       elements: of the whole tensor.
@@ -123,7 +123,7 @@ def blocks(begin: int, end: int) -> Iterator[tuple[int, int]]:
 def mismatch(
     op: str, rank: int, wrong: int, count: int, index: int, got: float, want: float
 ) -> str:
-    """The text of a `WrongValueError`."""
+    """Return the text of a `WrongValueError`."""
     return (
         f"rank {rank}, op {op}: {wrong} of {count} values are wrong, the first at index {index}: "
         f"got {got!r}, expected {want!r}"
@@ -134,14 +134,14 @@ class Rank:
     """The commands of one rank."""
 
     def __init__(self, backend: Backend):
-        """Serves commands with that backend."""
+        """Serve commands with that backend."""
         self._backend = backend
         self._call: Callable[[], Any] = lambda: None
         self._calls = 0
         self._before: tuple[float, dict[str, int]] = (0.0, {})
 
     def serve(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Does one command, and returns its event.
+        """Do one command, and return its event.
 
         Raises:
           ValueError: the command is unknown.
@@ -201,7 +201,7 @@ class Rank:
 
 
 def _give_back_memory() -> None:
-    """What is no longer used goes back to the system: other ranks are about to need it."""
+    """Give unused memory back to the system: other ranks are about to need it."""
     gc.collect()  # functions are cycles, and hold tensors
     with contextlib.suppress(AttributeError):  # a C library other than glibc
         ctypes.CDLL(None).malloc_trim(0)
@@ -213,7 +213,7 @@ def _cpu_s() -> float:
 
 
 def make_backend(spec: Mapping[str, Any]) -> Backend:
-    """Joins the group that a specification describes.
+    """Join the group that a specification describes.
 
     Args:
       spec: "backend" (tensorflow or gloo), "rank", "ranks"; for tensorflow "protocol" and
@@ -234,7 +234,7 @@ def make_backend(spec: Mapping[str, Any]) -> Backend:
 
 
 def main(make: Callable[[Mapping[str, Any]], Rank] | None = None) -> None:
-    """Runs the rank in argv[1]; leaves with os._exit, as this process may own a server.
+    """Run the rank in argv[1]; leave with os._exit, as this process may own a server.
 
     Args:
       make: the rank of a specification; by default one with `make_backend`.

@@ -39,7 +39,7 @@ def parse_size(text: str) -> int:
 
 
 def size_name(size: int) -> str:
-    """A number of bytes for people, exact: 4KB, 1000B."""
+    """Return a number of bytes for people, exact: 4KB, 1000B."""
     for unit, factor in sorted(_UNITS.items(), key=lambda item: -item[1]):
         if size % factor == 0 and size >= factor:
             return f"{size // factor}{unit}"
@@ -49,7 +49,7 @@ def size_name(size: int) -> str:
 def row(
     op: str, ranks: int, size: int, rounds: Mapping[str, Sequence[Measurement]]
 ) -> dict[str, Any]:
-    """The numbers of one op, for so many ranks and bytes.
+    """Return the numbers of one op, for so many ranks and bytes.
 
     Args:
       op: the op.
@@ -99,7 +99,7 @@ def row(
 
 
 def over_all_reduce(rounds: Mapping[str, Mapping[str, Sequence[Measurement]]], op: str) -> Any:
-    """The times of an op over those of all_reduce in the same rounds.
+    """Return the times of an op over those of all_reduce in the same rounds.
 
     Args:
       rounds: op to variant to what it took in each round.
@@ -140,7 +140,7 @@ def _path_bytes(counters: Mapping[str, float]) -> dict[str, float]:
 
 
 def render(result: Mapping[str, Any]) -> Table:
-    """The rows as a table, a line per variant."""
+    """Return the rows as a table, a line per variant."""
     link = result.get("link")
     table = Table(title=f"Collectives {_where(link)}, {_rounds(result['rows'])} rounds")
     # Between hosts the paths are shown in place of the copies: there is no room for both.
@@ -189,7 +189,7 @@ def _where(link: Mapping[str, Any] | None) -> str:
 
 
 def _paths_taken(entry: Mapping[str, Any], name: str) -> str:
-    """The data paths over which bytes went, by our counters."""
+    """Return the data paths over which bytes went, by our counters."""
     return ", ".join(path for path, count in entry["path_bytes"].get(name, {}).items() if count)
 
 

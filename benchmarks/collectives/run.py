@@ -69,12 +69,12 @@ class WrongPathError(RuntimeError):
 
 
 def calls_per_round(size: int) -> int:
-    """Calls that move about `_ROUND_BYTES`, but at least 2 and at most 100."""
+    """Return the number of calls that move about `_ROUND_BYTES`, but at least 2 and at most 100."""
     return max(2, min(100, _ROUND_BYTES // size))
 
 
 def variants(args: argparse.Namespace) -> list[Variant]:
-    """The variants of a command line, in the order of the first round."""
+    """Return the variants of a command line, in the order of the first round."""
     ours = [
         Variant("tf_fuse", protocol=_PROTOCOL)
         if path == PATHS[0]
@@ -95,7 +95,7 @@ def why_no_gloo(python: str) -> str | None:
 
 
 def check_path(variant: Variant, measurement: Measurement, apart: bool = False) -> None:
-    """Checks that a variant which allows one data path used no other.
+    """Check that a variant which allows one data path used no other.
 
     Args:
       variant: what ran.
@@ -141,7 +141,7 @@ def memory_needed(size: int, ranks: int, count: int, ops: int) -> int:
 def measure(
     args: argparse.Namespace, console: Console, progress: Progress, net: Network = LOOPBACK
 ) -> dict[str, Any]:
-    """Runs all variants in turn, for one number of ranks and one size after the other.
+    """Run all variants in turn, for one number of ranks and one size after the other.
 
     Args:
       args: the command line.
@@ -212,7 +212,7 @@ def _too_large(args: argparse.Namespace, size: int, ranks: int) -> str | None:
 def _prepare(
     args: argparse.Namespace, groups: Sequence[RankGroup], size: int, say: Callable[[str], None]
 ) -> dict[tuple[str, str], str]:
-    """Builds and checks the ops; returns why, by variant and op, for those that do not exist."""
+    """Build and check the ops; return why, by variant and op, for those that do not exist."""
     lacking = {}
     for group in groups:
         name = group.variant.name
@@ -296,7 +296,7 @@ def interrupted_once() -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0; 1 when a rank failed, returned wrong values, or took another data path than it should; 2

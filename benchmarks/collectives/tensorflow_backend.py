@@ -35,7 +35,7 @@ class TensorFlow:
     """A process of a group that has no coordinator, as under MultiWorkerMirroredStrategy."""
 
     def __init__(self, rank: int, addresses: Sequence[str], protocol: str):
-        """Starts the server of this rank.
+        """Start the server of this rank.
 
         Args:
           rank: of this process.
@@ -72,7 +72,7 @@ class TensorFlow:
         self._inputs.clear()
 
     def counters(self) -> dict[str, int]:
-        """The counters of our collectives; stock TensorFlow counts nothing."""
+        """Return the counters of our collectives; stock TensorFlow counts nothing."""
         if not self._ours:
             return {}
         import tf_fuse
@@ -87,7 +87,7 @@ class TensorFlow:
     # --- Ops -------------------------------------------------------------------------------------
 
     def _build(self, op: str, elements: int) -> tuple[Callable[[Any], Any], Any]:
-        """An op as a tf.function, and its argument."""
+        """Return an op as a tf.function, and its argument."""
         composed = self._ours_of(op, elements) if self._ours else self._stock_of(op, elements)
         if op == "all_gather":
             argument = self._tensor(_pattern(*self._shard(elements)))
@@ -149,7 +149,7 @@ class TensorFlow:
         return lambda x: reduce(x, communication_hint="ring")
 
     def _keyed(self, op: Callable[..., Any]) -> Callable[..., Any]:
-        """A stock op with keys that no other has; all ranks call this in the same order."""
+        """Return a stock op with keys that no other has; all ranks call this in the same order."""
         key = next(self._instance_keys)
         return lambda x, **options: op(x, self._ranks, _GROUP_KEY, key, **options)
 
@@ -159,7 +159,7 @@ class TensorFlow:
         return base.equal_chunk(elements, self._ranks)
 
     def _shard(self, elements: int) -> tuple[int, int]:
-        """The part of the tensor that this rank gathers."""
+        """Return the part of the tensor that this rank gathers."""
         if self._ours:
             return base.ring_chunk(elements, self._ranks, self._rank)
         chunk = self._equal(elements)
@@ -197,7 +197,7 @@ def _padded(x: Any, length: int) -> Any:
 
 
 def _pattern(begin: int, end: int, ranks: int = 1, rank: int = 0) -> np.ndarray:
-    """A range of the tensor of one rank, or of the sum of all; see `collective_rank.offset`."""
+    """Return a range of one rank's tensor, or of the sum of all; see `collective_rank.offset`."""
     values = np.empty(end - begin, np.float32)
     for at, until in base.blocks(begin, end):
         whole = np.arange(at, until) % base.PERIOD * ranks + base.offset(ranks, rank)
@@ -206,7 +206,7 @@ def _pattern(begin: int, end: int, ranks: int = 1, rank: int = 0) -> np.ndarray:
 
 
 def _start_server(rank: int, addresses: Sequence[str], protocol: str) -> None:
-    """Starts the server of the eager context; collectives find their peers by it."""
+    """Start the server of the eager context; collectives find their peers by it."""
     context.context().configure_collective_ops(collective_leader="/job:worker/replica:0/task:0")
     cluster = tf.train.ClusterSpec({"worker": list(addresses)})
     context.context().enable_collective_ops(

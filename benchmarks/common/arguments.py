@@ -15,14 +15,14 @@ from examples.wide_deep.data.common import DataError
 def check_counts(
     parser: argparse.ArgumentParser, args: argparse.Namespace, keys: Iterable[str]
 ) -> None:
-    """Ends with an error if one of some arguments is below 1."""
+    """End with an error if one of some arguments is below 1."""
     for key in keys:
         if getattr(args, key) < 1:
             parser.error(f"--{key.replace('_', '-')} must be at least 1, got {getattr(args, key)}")
 
 
 def check_criteo(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Makes the path in `data` absolute; ends with an error if it is not in Criteo's format."""
+    """Make the path in `data` absolute; end with an error if it is not in Criteo's format."""
     if not args.data:
         return
     try:

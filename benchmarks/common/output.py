@@ -49,12 +49,12 @@ def give_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Prints a line as it is: what is in brackets is part of a name."""
+    """Print a line as it is: what is in brackets is part of a name."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def span(values: Mapping[str, float], form: str) -> str:
-    """The median of rounds, and behind it minimum and maximum."""
+    """Return the median of rounds, then minimum and maximum."""
     return f"{values['median']:{form}} ({values['min']:{form}} to {values['max']:{form}})"
 
 
@@ -64,7 +64,7 @@ def write(
     tell: Callable[[str], None],
     plot: Callable[[Mapping[str, Any], Path], None],
 ) -> None:
-    """Writes a result to the files that were asked for.
+    """Write a result to the files that were asked for.
 
     Args:
       result: all of it.

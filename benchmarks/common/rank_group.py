@@ -64,7 +64,7 @@ class Variant:
     python: str = sys.executable
 
     def env(self) -> dict[str, str]:
-        """The whole environment of the ranks."""
+        """Return the whole environment of the ranks."""
         env = {name: text for name, text in os.environ.items() if name != PATHS_VARIABLE}
         env.pop("TF_CONFIG", None)
         if self.path:
@@ -87,7 +87,7 @@ class Network:
     interface: str = "lo"
 
     def host(self, rank: int, ranks: int) -> int:
-        """The host of a rank: neighbours in the ring share one, as far as they can."""
+        """Return the host of a rank: neighbours in the ring share one, as far as they can."""
         return rank * len(self.addresses) // ranks
 
 
@@ -158,7 +158,7 @@ class RankGroup:
         program: Path | None = None,
         spec: Mapping[str, Any] | None = None,
     ):
-        """Starts the processes, and returns at once: `wait_ready` waits.
+        """Start the processes, and return at once: `wait_ready` waits.
 
         Args:
           variant: what they run.
@@ -222,7 +222,7 @@ class RankGroup:
         self.close()
 
     def wait_ready(self) -> None:
-        """Waits until all ranks stand; begins anew when somebody has taken one's port meanwhile.
+        """Wait until all ranks stand; begin anew when somebody has taken one's port meanwhile.
 
         Raises:
           RankError: a rank failed.
@@ -243,7 +243,7 @@ class RankGroup:
         return self._ranks <= len(self._network.addresses)
 
     def prepare(self, ops: Sequence[str], size: int) -> dict[str, str]:
-        """Builds ops for tensors of `size` bytes, and checks their results.
+        """Build ops for tensors of `size` bytes, and check their results.
 
         Returns:
           Op to reason, for those that the variant lacks.
@@ -286,7 +286,7 @@ class RankGroup:
         )
 
     def ask(self, command: Mapping[str, Any], wanted: str) -> list[dict[str, Any]]:
-        """Sends a command to all ranks; returns the event `wanted` of each, by rank.
+        """Send a command to all ranks; return the event `wanted` of each, by rank.
 
         Raises:
           RankError: a rank failed, or sent another event.
@@ -303,7 +303,7 @@ class RankGroup:
         return wire_bytes(self._network.interface, text)
 
     def close(self) -> None:
-        """Ends all ranks; may be repeated."""
+        """End all ranks; may be repeated."""
         self._end_processes()
         self._folder.cleanup()
 
@@ -328,7 +328,7 @@ class RankGroup:
                 raise self._failure(rank, "its process has ended") from None
 
     def _await(self, wanted: str) -> list[dict[str, Any]]:
-        """The event `wanted` of each rank, by rank."""
+        """Return the event `wanted` of each rank, by rank."""
         deadline = time.monotonic() + self._timeout_s
         events: dict[int, dict[str, Any]] = {}
         while len(events) < self._ranks:

@@ -77,7 +77,7 @@ def summarize(scores: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Compare AUC with and without compress.")
     parser.add_argument("--dataset", choices=("adult", "criteo"), default="criteo")
     parser.add_argument("--data", type=Path, help="training rows; default: synthetic ones")
@@ -95,7 +95,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0; or 1 when a process failed or a file could not be read.

@@ -35,12 +35,12 @@ class WrongPathError(RuntimeError):
 
 
 def steps_per_round(frame_bytes: int) -> int:
-    """Steps that move about `_ROUND_BYTES`, but at least 5 and at most 100."""
+    """Return the number of steps that move about `_ROUND_BYTES`, but at least 5 and at most 100."""
     return max(5, min(100, _ROUND_BYTES // frame_bytes))
 
 
 def parser(description: str, sizes_kib: Sequence[int], tensors: int) -> argparse.ArgumentParser:
-    """A command line with the options of both, and their defaults."""
+    """Return a command line with the options of both, and their defaults."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--sizes-kib", type=int, nargs="+", default=list(sizes_kib))
     made.add_argument("--tensors", type=int, default=tensors, help="per fused receive, at least 2")
@@ -51,7 +51,7 @@ def parser(description: str, sizes_kib: Sequence[int], tensors: int) -> argparse
 
 
 def parse(made: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Reads a command line of `parser`; sizes are in order, and none is there twice."""
+    """Read a command line of `parser`; sizes are in order, and none is there twice."""
     args = made.parse_args(argv)
     if args.tensors < 2:
         made.error(f"--tensors must be at least 2, got {args.tensors}: one is never fused")
@@ -68,7 +68,7 @@ def measure(
     whole_frames: bool = False,
     fuse_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
-    """Runs all variants in turn, for one size after the other.
+    """Run all variants in turn, for one size after the other.
 
     Args:
       args: of `parse`.
@@ -113,7 +113,7 @@ def measure(
 
 
 def numbers(steps: int, rounds: Rounds) -> dict[str, Any]:
-    """What every row has.
+    """Return what every row has.
 
     Args:
       steps: per round.

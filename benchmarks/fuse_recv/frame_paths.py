@@ -50,7 +50,7 @@ _ENVIRONMENT = {
 def check_path(
     variant: str, frame_bytes: int, tensors: int, tasks: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Checks the way that the frames of a variant took.
+    """Check the way that the frames of a variant took.
 
     Args:
       variant: a key of the table of variants.
@@ -80,7 +80,7 @@ def check_path(
 
 
 def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """Runs all variants in turn, for one size after the other.
+    """Run all variants in turn, for one size after the other.
 
     Args:
       args: the command line.
@@ -108,7 +108,7 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
 
 
 def row(frame_bytes: int, steps: int, rounds: by_size.Rounds) -> dict[str, Any]:
-    """The numbers of one size.
+    """Return the numbers of one size.
 
     Args:
       frame_bytes: the size.
@@ -129,7 +129,7 @@ def row(frame_bytes: int, steps: int, rounds: by_size.Rounds) -> dict[str, Any]:
 
 
 def render(result: Mapping[str, Any]) -> Table:
-    """The result as a table, a row per size."""
+    """Return the result as a table, a row per size."""
     settings = result["settings"]
     variants = settings["variants"]
     table = Table(title=f"frames of {settings['tensors']} tensors, {settings['rounds']} rounds")
@@ -151,7 +151,7 @@ def render(result: Mapping[str, Any]) -> Table:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = by_size.parser("By the RPC, or by a data channel?", _SIZES_KIB, tensors=16)
     parser.add_argument(
         "--variants", nargs="+", choices=_ENVIRONMENT, default=["grpc", "shm", "beside"],
@@ -165,7 +165,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0; or 1 when a process failed or the frames did not take the way they should.

@@ -41,7 +41,7 @@ _SIZES_KIB = (16, 64, 256, 1024, 4096, 16384)
 def check_path(
     variant: str, tensor_bytes: int, tensors: int, tasks: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Checks that the tensors of a variant were packed, or were not.
+    """Check that the tensors of a variant were packed, or were not.
 
     Args:
       variant: "packed" or "beside".
@@ -64,7 +64,7 @@ def check_path(
 
 
 def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """Runs both variants in turn, for one size after the other.
+    """Run both variants in turn, for one size after the other.
 
     Args:
       args: the command line.
@@ -97,7 +97,7 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
 
 
 def row(tensor_bytes: int, steps: int, rounds: by_size.Rounds) -> dict[str, Any]:
-    """The numbers of one size.
+    """Return the numbers of one size.
 
     Args:
       tensor_bytes: the size.
@@ -116,7 +116,7 @@ def row(tensor_bytes: int, steps: int, rounds: by_size.Rounds) -> dict[str, Any]
 
 
 def largest_worth_packing(rows: Sequence[Mapping[str, Any]]) -> int:
-    """The largest size up to which packing was not slower, at that size and all smaller ones.
+    """Return the largest size up to which packing was not slower at any size.
 
     Args:
       rows: results of `row`, by growing size.
@@ -133,7 +133,7 @@ def largest_worth_packing(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def render(result: Mapping[str, Any]) -> Table:
-    """The result as a table, a row per size."""
+    """Return the result as a table, a row per size."""
     settings = result["settings"]
     table = Table(
         title=f"{settings['tensors']} tensors in one fused receive, {settings['rounds']} rounds"
@@ -158,7 +158,7 @@ def render(result: Mapping[str, Any]) -> Table:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = by_size.parser("Packed into the frame, or beside it?", _SIZES_KIB, tensors=8)
     args = by_size.parse(parser, argv)
     if min(args.sizes_kib) < 1:
@@ -167,7 +167,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0; or 1 when a process failed or the tensors did not take the way they should.

@@ -44,7 +44,7 @@ _MARKS = ("<!-- network -->", "<!-- /network -->")
 
 
 def conditions(args: argparse.Namespace) -> list[Condition]:
-    """The delays alone, then bandwidths and losses at the base delay."""
+    """Return the delays alone, then bandwidths and losses at the base delay."""
     return [
         *(Condition(delay) for delay in args.delays),
         *(Condition(args.base_delay, mbit=mbit) for mbit in args.mbits),
@@ -69,7 +69,7 @@ def condition_of(number: int, rounds: int) -> tuple[int, bool]:
 def measure(
     args: argparse.Namespace, hosts: two_hosts.TwoHosts, progress: Progress, work_dir: str
 ) -> dict[str, Any]:
-    """Runs both modes under all conditions.
+    """Run both modes under all conditions.
 
     Args:
       args: the command line.
@@ -162,7 +162,7 @@ def _numbers(
 
 
 def render(result: Mapping[str, Any]) -> Table:
-    """The result as a table, a row per condition."""
+    """Return the result as a table, a row per condition."""
     settings = result["settings"]
     modes = list(result["recv_rpcs_per_step"])
     table = Table(
@@ -191,7 +191,7 @@ def _receives(result: Mapping[str, Any]) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    """Steps per second of each mode, then the speed-up of each but stock."""
+    """Return the steps per second of each mode, then the speed-up of each but stock."""
     return [
         *(_spread(numbers["steps_per_s"], ".1f") for numbers in row["modes"].values()),
         *(
@@ -203,7 +203,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def markdown(result: Mapping[str, Any], picture: str | None = None) -> str:
-    """The section for the docs.
+    """Return the section for the docs.
 
     Args:
       result: what `measure` returned.
@@ -232,7 +232,7 @@ def markdown(result: Mapping[str, Any], picture: str | None = None) -> str:
 
 
 def put_into(path: Path, section: str) -> None:
-    """Puts the section between its two marks, if the file has them; else it is the whole file."""
+    """Put the section between its two marks, if the file has them; else it is the whole file."""
     text = path.read_text() if path.exists() else ""
     first, mark, rest = text.partition(_MARKS[0])
     _, end, last = rest.partition(_MARKS[1])
@@ -287,7 +287,7 @@ def _line(axes: Any, x: Sequence[float], spreads: Sequence[Mapping[str, float]],
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line; what is not given is as in `fuse_recv/run.py`."""
+    """Read the command line; what is not given is as in `fuse_recv/run.py`."""
     parser = argparse.ArgumentParser(description="Compare stock and fused steps on a bad network.")
     parser.add_argument("--workload", choices=("features", "rfc", "mixed", "dense"),
                         default="features")  # fmt: skip
@@ -336,7 +336,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0; 1 when a mode failed or losses that must be equal are not; 77 where there can be no

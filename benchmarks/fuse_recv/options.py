@@ -44,7 +44,7 @@ FEATURES_FIELD = {
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line, and fills in what the workload decides."""
+    """Read the command line, and fill in what the workload decides."""
     parser = argparse.ArgumentParser(description="Compare stock, fused and local training steps.")
     parser.add_argument("--workload", choices=sorted(_DEFAULTS), default="features")
     parser.add_argument(

@@ -33,7 +33,7 @@ def mode_numbers(mode: str, rounds: Sequence[Mapping[str, Any]]) -> dict[str, An
 
 
 def pass_counters(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the pass did, all tasks together.
+    """Return what the pass did, all tasks together.
 
     Args:
       tasks: task to counters, as `tf_fuse.cluster_metrics`.
@@ -135,7 +135,7 @@ def comparison_of_losses(modes: Mapping[str, Mapping[str, Any]], in_order: bool)
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were made on: cores, processor and memory."""
+    """Return what the numbers were made on: cores, processor and memory."""
     import psutil
 
     model = ""
@@ -152,7 +152,7 @@ def machine() -> dict[str, Any]:
 
 
 def render(result: Mapping[str, Any]) -> Table:
-    """The result as a table, a row per mode."""
+    """Return the result as a table, a row per mode."""
     settings = result["settings"]
     features = f", {settings['features']} features" if settings["features"] else ""
     table = Table(
@@ -178,7 +178,7 @@ def render(result: Mapping[str, Any]) -> Table:
 
 
 def conclusion(result: Mapping[str, Any]) -> str:
-    """The ratios and the losses, for people."""
+    """Return the ratios and the losses, for people."""
     lines = []
     if "speedup" in result:
         by_round, cpu = result["speedup_by_round"], result["cpu_by_round"]
@@ -225,7 +225,7 @@ def _interval(ratios: Mapping[str, Any]) -> str:
 
 
 def compared_modes(modes: Iterable[str]) -> list[str]:
-    """The modes whose losses are compared: on a cluster, with all bits."""
+    """Return the modes whose losses are compared: on a cluster, with all bits."""
     others = ("local", UNIQUE)
     # A graph of several steps differs from one step's in the last bit, in one process as well.
     begins = (COMPRESSED, IN_FLIGHT, PER_CALL)

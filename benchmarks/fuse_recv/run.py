@@ -81,7 +81,7 @@ _SETTINGS = (
 def specification(
     args: argparse.Namespace, work_dir: str, on_rows: Callable[[int], None] | None = None
 ) -> dict[str, Any]:
-    """The sessions' specification (see `examples.job.run`), without the mode.
+    """Return the sessions' specification (see `examples.job.run`), without the mode.
 
     Args:
       args: the command line.
@@ -109,7 +109,7 @@ def specification(
 
 
 def measure(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict[str, Any]:
-    """Runs all modes in turn.
+    """Run all modes in turn.
 
     Args:
       args: the command line.
@@ -160,7 +160,7 @@ def measure(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict
 
 
 def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
-    """What the sessions of a mode have in their specification beside what all have."""
+    """Return what the sessions of a mode have in their specification beside what all have."""
     if mode == "all":
         return {"mode": "fused", "fuse_options": {"tf_fuse": True}}
     if mode == UNIQUE:
@@ -187,7 +187,7 @@ def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0; or 1 when a mode failed, a file could not be read, or the losses of the modes on a cluster,

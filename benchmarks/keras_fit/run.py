@@ -45,7 +45,7 @@ _FIRST = "fit"  # The others are compared with it.
 
 
 def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """Runs all variants in turn.
+    """Run all variants in turn.
 
     Args:
       args: the command line.
@@ -126,7 +126,7 @@ def ratios(
 
 
 def render(result: Mapping[str, Any]) -> Table:
-    """The result as a table, a row per variant."""
+    """Return the result as a table, a row per variant."""
     settings = result["settings"]
     table = Table(
         title=f"wide & deep: {settings['workers']} worker(s), {settings['ps']} server(s), batch "
@@ -173,7 +173,7 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Compare fit with custom loops and tf_keras.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--ps", type=int, default=2)
@@ -207,7 +207,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0; or 1 when a variant failed.

@@ -208,7 +208,7 @@ def tf_keras(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
 def loop(
     settings: dict[str, Any], strategy: Any, rounds: _Rounds, keeps_mean: bool = False
 ) -> None:
-    """A custom loop, as in TensorFlow's tutorial "Parameter server training".
+    """Run a custom loop, as in TensorFlow's tutorial "Parameter server training".
 
     Args:
       settings: of the benchmark.
@@ -274,7 +274,7 @@ VARIANTS: dict[str, Callable[..., None]] = {
 
 
 def run(spec: Mapping[str, Any], commands: Callable[[], Any]) -> None:
-    """Runs the rounds of a variant."""
+    """Run the rounds of a variant."""
     settings = dict(spec)
     if settings["variant"] == "tf_keras":  # The plugin is not loaded.
         from examples.standalone import cluster_package

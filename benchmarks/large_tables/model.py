@@ -72,7 +72,7 @@ def build(settings: dict[str, Any]) -> keras.Model:
 def _wide_deep(
     settings: dict[str, Any], layer: Any, rows: Sequence[int], numeric: Any, ids: Any, deep: Any
 ) -> Any:
-    """A linear model and a deep one, added up (Cheng et al., 2016)."""
+    """Return a linear model and a deep one, added up (Cheng et al., 2016)."""
     wide = [layer(count, 1, name=f"wide_{i:03d}")(ids[:, i]) for i, count in enumerate(rows)]
     x = _dense(keras.layers.Concatenate()([numeric, *deep]), settings["width"])
     return keras.layers.Add()([*wide, keras.layers.Dense(1)(x)])

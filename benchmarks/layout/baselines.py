@@ -72,7 +72,7 @@ class _Run:
         self.steps: list[BaselineStep] = []
 
     def add(self, kind: str, axes: Sequence[int]) -> None:
-        """Adds a step; see the table in `steps.py`."""
+        """Add a step; see the table in `steps.py`."""
         members = math.prod(self.sizes[axis] for axis in axes)
         received, messages = 0, 0
         if kind == kinds.SLICE:
@@ -94,7 +94,7 @@ class _Run:
 def dtensor_default(
     source: TensorLayout, target: TensorLayout, item_bytes: int = 4, padded: bool = False
 ) -> Baseline:
-    """What `dtensor.relayout` does between two layouts.
+    """Return what `dtensor.relayout` does between two layouts.
 
     It exchanges by an all-to-all if one axis moves from a dimension to another and no other
     dimension begins or ends to be split. Otherwise it slices what can be sliced at once, gathers
@@ -139,7 +139,7 @@ def dtensor_default(
 
 
 def mindspore_greedy(source: TensorLayout, target: TensorLayout, item_bytes: int = 4) -> Baseline:
-    """What MindSpore's `RedistributionOperatorInfer` does between two layouts.
+    """Return what MindSpore's `RedistributionOperatorInfer` does between two layouts.
 
     In turn, as long as there is something to do: split what can be split, exchange by an all-to-all
     where the wanted axis splits another dimension, gather what nobody wants; and where nothing of

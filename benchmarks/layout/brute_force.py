@@ -23,7 +23,7 @@ _BYTE = 1 << 12
 
 
 def bytes_first(axes: Sequence[str], elements: int, messages: int) -> int:
-    """The price where bytes count first, and messages second."""
+    """Return the price where bytes count first, and messages second."""
     return elements * _BYTE + messages
 
 
@@ -52,7 +52,7 @@ def distances(
     exchange_price: Callable[[Sequence[str], int, int], int] | None = None,
     permute_price: Callable[[Sequence[str], int, int], int] | None = None,
 ) -> np.ndarray:
-    """The price of the cheapest sequence of steps between any two layouts.
+    """Return the price of the cheapest sequence of steps between any two layouts.
 
     Args:
       nodes: all layouts of one tensor.
@@ -84,7 +84,7 @@ def _distances(
     prices: tuple[Callable[[Sequence[str], int, int], int], ...],
     partial: Sequence[str],
 ) -> np.ndarray:
-    """The same, where tensors may become partial over some axes."""
+    """Return the same, where tensors may become partial over some axes."""
     price, exchange_price, permute_price = prices
     best = np.full((len(nodes), len(nodes)), _FAR, np.int64)
     at = {node: i for i, node in enumerate(nodes)}
@@ -115,7 +115,7 @@ def _distances(
 
 
 def _exchanged(before: TensorLayout, after: TensorLayout, joint: bool) -> list[str]:
-    """The axes over which one all-to-all leads from a layout to another; none if none does."""
+    """Return the axes over which one all-to-all leads from one layout to the other, if one does."""
     if before.partial != after.partial or before.replicated != after.replicated:
         return []
     moved: list[str] = []

@@ -18,7 +18,7 @@ _MAX_NUMBERS = 1 << 25
 
 
 def best(tables: Tables) -> tuple[int, int, tuple[int, ...]] | None:
-    """The cheapest choice within the limit, of equal ones that with the lowest peak.
+    """Return the cheapest choice within the limit, of equal ones that with the lowest peak.
 
     Returns:
       (picoseconds, bytes at the peak, strategies); None if no choice fits.
@@ -35,7 +35,7 @@ def best(tables: Tables) -> tuple[int, int, tuple[int, ...]] | None:
 
 
 def least_memory(tables: Tables) -> int | None:
-    """The lowest peak of all choices that can be; None if none can.
+    """Return the lowest peak of all choices that can be; None if none can.
 
     Raises:
       LayoutError: as of `best`.
@@ -51,7 +51,7 @@ def least_memory(tables: Tables) -> int | None:
 
 
 def cheapest(tables: Tables, ceiling: int) -> int | None:
-    """The least cost of all choices, whatever the limit; counts through more than `best` can.
+    """Return the least cost of all choices, whatever the limit; count through more than `best` can.
 
     Operations are gone through one by one, with all choices for them at once. What is left out are
     those that cannot cost the ceiling or less any more, whatever the rest takes.
@@ -99,7 +99,7 @@ def _near_ones_first(tables: Tables) -> list[int]:
 
 
 def count(tables: Tables) -> int:
-    """Number of choices."""
+    """Return the number of choices."""
     return math.prod(tables.sizes)
 
 

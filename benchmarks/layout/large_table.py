@@ -90,7 +90,7 @@ def _row(way: str, rows: int) -> dict[str, Any]:
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The rows as a table."""
+    """Return the rows as a table."""
     from rich.table import Table
 
     table = Table(title=f"{ROWS * WIDTH:.0e} parameters, {PROCESSES} processes of 1 GB each")
@@ -109,7 +109,7 @@ class Replica:
     """The commands of one process."""
 
     def __init__(self, spec: Mapping[str, Any]):
-        """Joins the others, and makes the table."""
+        """Join the others, and make the table."""
         self._make = {STOCK: _by_strategy}.get(spec["way"], _by_plan)
         self._step, self._layout = self._make(spec)
 
@@ -144,7 +144,7 @@ def _batch(rows: int) -> tuple[Any, Any]:
 
 
 def _model(table: Any) -> tuple[Any, Callable[..., Any]]:
-    """The weights beside the table, and the loss."""
+    """Return the weights beside the table, and the loss."""
     import tensorflow as tf
 
     kernel = tf.Variable(tf.fill([COLUMNS * WIDTH, 1], 0.1), name="kernel")

@@ -224,7 +224,7 @@ def summa(sizes: tuple[int, int, int], mesh: Mesh, panels: int, rates: Rates) ->
 
 
 def gathered(sizes: tuple[int, int, int], mesh: Mesh, rates: Rates) -> Summa:
-    """The same product as plans run it: gather X and W whole, and multiply."""
+    """Return the same product as plans run it: gather X and W whole, and multiply."""
     (m, k, n), (p1, p2) = sizes, mesh.shape
     blocks, read = "(S(0), S(1))", ("(S(0), B)", "(B, S(1))")
     plans = [
@@ -289,7 +289,7 @@ def _product_row(panels: int | None) -> dict[str, Any]:
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table, by V_y / V_w; the fastest way of each column is marked."""
+    """Return the rows as a table, by V_y / V_w; the fastest way of each column is marked."""
     table = Table(
         title=f"ms per layer of width {WIDTH} on {HOSTS} hosts of {DEVICES} devices, by V_y / V_w\n"
         "(of phases: one product; if communication and products overlap)"

@@ -58,7 +58,7 @@ def mlp(batch: int = 512, width: int = 2048, layers: int = 8) -> Task:
 def transformer(
     batch: int = 8, length: int = 64, width: int = 512, layers: int = 4, vocabulary: int = 8192
 ) -> Task:
-    """Encoder layers between an embedding and a vocabulary."""
+    """Return encoder layers between an embedding and a vocabulary."""
     inputs = keras.Input((length,), batch, dtype="int32")
     x = keras.layers.Embedding(vocabulary, width)(inputs)
     for _ in range(layers):

@@ -38,7 +38,7 @@ class Strategy:
     """A worker of MultiWorkerMirroredStrategy, with stock TensorFlow or `shard_weight_update`."""
 
     def __init__(self, spec: Mapping[str, Any]):
-        """Joins the others, and traces a step."""
+        """Join the others, and traces a step."""
         from benchmarks.shard_update import tensorflow_backend as backend
 
         if spec["way"] == SHARDED:
@@ -67,7 +67,7 @@ class Strategy:
         self.about: dict[str, Any] = {"sums_alike": task.sums_alike}
 
     def loss(self, made: Any) -> float:
-        """The loss of this process's part."""
+        """Return the loss of this process's part."""
         return float(made)
 
 
@@ -75,7 +75,7 @@ class Plan:
     """A process of a plan that the first one found."""
 
     def __init__(self, spec: Mapping[str, Any]):
-        """Joins the others, and runs the plan."""
+        """Join the others, and run the plan."""
         addresses, rank = spec["addresses"], spec["rank"]
         os.environ["TF_CONFIG"] = json.dumps({
             "cluster": {"worker": addresses},
@@ -124,12 +124,12 @@ class Plan:
         self.step = lambda: self._run(*batch)
 
     def loss(self, made: Any) -> float:
-        """The loss, which all processes have."""
+        """Return the loss, which all processes have."""
         return float(made)
 
 
 def _shared(problem: Any, store: Path, rank: int, layouts: Mapping[str, Any]) -> Any:
-    """The plan that the first process finds, and saves for the others."""
+    """Return the plan that the first process finds, and saves for the others."""
     path = store.with_suffix(".plan")
     if rank == 0:
         found = problem.search(layouts=layouts or None)
@@ -148,7 +148,7 @@ class Replica(base.Rank):
     """The commands of one process."""
 
     def __init__(self, spec: Mapping[str, Any]):
-        """Joins the others."""
+        """Join the others."""
         self._spec = spec
         self._first = 0.0
         self._trainer: Any = None
@@ -156,7 +156,7 @@ class Replica(base.Rank):
         self._trainer = Plan(spec) if spec["way"] == PLAN else Strategy(spec)
 
     def call(self, op: str) -> Callable[[], Any]:
-        """A step as a function that ends when it is done."""
+        """Return a step as a function that ends when it is done."""
         assert op == "step"
         return lambda: self._trainer.loss(self._trainer.step())
 
@@ -164,7 +164,7 @@ class Replica(base.Rank):
         """Nothing: one model lasts to the end."""
 
     def counters(self) -> dict[str, int]:
-        """The counters of our collectives; stock TensorFlow counts nothing."""
+        """Return the counters of our collectives; stock TensorFlow counts nothing."""
         if self._spec["way"] == STOCK:
             return {}
         import tf_fuse

@@ -118,7 +118,7 @@ def _check(model: str, ends: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table; the ratio is that to the best of the other ways."""
+    """Return the rows as a table; the ratio is that to the best of the other ways."""
     table = Table(title="training steps in several processes of one host")
     for name in ("model", "processes", "way"):
         table.add_column(name)

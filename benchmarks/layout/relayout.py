@@ -98,7 +98,7 @@ def _bytes(source: TensorLayout, target: TensorLayout, default: int) -> dict[str
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table: bytes over the least, of all pairs together and of the worst one."""
+    """Return the rows as a table: bytes over the least, of all pairs and of the worst one."""
     table = Table(
         title="bytes received over the least: all pairs together (worst pair; pairs above 1)\n"
         "of dtensor.relayout without the pairs whose values it gets wrong"

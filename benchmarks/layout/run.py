@@ -50,7 +50,7 @@ PARTS: Mapping[str, Any] = {
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Measure layouts and relayouts.")
     parser.add_argument(
         "--parts", default=",".join(PARTS), help="separated by commas; all by default"
@@ -83,7 +83,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its tables; see --help.
+    """Run the benchmark and print its tables; see --help.
 
     Returns:
       0; 1 when a process failed.

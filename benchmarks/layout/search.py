@@ -66,7 +66,7 @@ def rates_on(mesh: Mesh) -> Rates:
 
 
 def row(model: str, layers: int, mesh: Mesh, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Searches a model, several times from the beginning; what is measured, for the JSON."""
+    """Search a model, several times from the beginning; what is measured, for the JSON."""
     made = MODELS[model][0](layers)
     builds, solves = [], []
     for _ in range(rounds):
@@ -94,7 +94,7 @@ def row(model: str, layers: int, mesh: Mesh, rounds: int = ROUNDS) -> dict[str, 
 
 
 def _graph(made: list[Operation] | tuple[Any, list[Any]], mesh: Mesh) -> GraphProblem:
-    """The problem of operations, or of a function and what it takes."""
+    """Return the problem of operations, or of a function and what it takes."""
     if isinstance(made, tuple):
         function, args = made
         return function_problem(function, mesh, args, rates=rates_on(mesh)).graph
@@ -107,7 +107,7 @@ def _processor_seconds() -> float:
 
 
 def forget() -> None:
-    """Empties what modules of `tf_fuse.layout` keep, as in a process that has just begun."""
+    """Empty what modules of `tf_fuse.layout` keep, as in a process that has just begun."""
     for name, module in list(sys.modules.items()):
         if name.startswith("tf_fuse.layout"):
             for one in vars(module).values():
@@ -131,7 +131,7 @@ def data_parallel_cost(graph: GraphProblem) -> float:
 
 
 def optimum(graph: GraphProblem, plan: Plan) -> float | None:
-    """The cost of the best of all choices, counted through; None if there are too many.
+    """Return the cost of the best of all choices, counted through; None if there are too many.
 
     Strategies that another one of the operation beats in everything are not counted, and parts of
     choices that cost more than the plan already are not continued.
@@ -170,7 +170,7 @@ def measure(
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A table of rows, for `rich.print`."""
+    """Return a table of rows, for `rich.print`."""
     made = Table()
     columns = ("layers", "operations", "strategies", "search ms", "of it solving", "step ms",
                "data parallel ms", "optimum ms")  # fmt: skip
@@ -194,7 +194,7 @@ def render(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0.

@@ -155,7 +155,7 @@ def resnet50(layers: int, batch: int = 64) -> list[Operation]:
 def transformer_step(
     layers: int, batch: int = 8, length: int = 64, width: int = 256, heads: int = 4
 ) -> tuple[Any, list[Any]]:
-    """A training step of a Transformer with layer norm, from row numbers to the updates.
+    """Return a training step of a Transformer with layer norm, from row numbers to the updates.
 
     Returns:
       A function, and what it takes.

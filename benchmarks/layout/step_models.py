@@ -64,7 +64,7 @@ def two_layers(batch: int, io: int, hidden: int, make_variable: Any = tf.Variabl
 def transformer(
     batch: int, length: int, width: int, heads: int = 4, make_variable: Any = tf.Variable
 ) -> Model:
-    """A block with self-attention and two layers, behind an embedding and before a vocabulary."""
+    """Return an embedding, a block with self-attention and two layers, and a vocabulary."""
     vocabulary, inner = 4 * width, 4 * width
     names = ("table", "query", "key", "value", "merge", "up", "down", "out")
     split = (width, heads, width // heads)

@@ -50,7 +50,7 @@ def measure(progress: Progress) -> list[dict[str, Any]]:
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table, with predicted times; the found layout's is over all others' best."""
+    """Return the rows as a table, with predicted times; the found one is over the others' best."""
     table = Table(title="training steps on four logical devices, mesh 2x2")
     for name in ("model", "layout"):
         table.add_column(name)
@@ -81,7 +81,7 @@ def _error(row: Mapping[str, Any]) -> float:
 
 
 def main() -> int:
-    """Runs all models, and writes the rows into a file, as JSON."""
+    """Run all models, and write the rows into a file, as JSON."""
     import tensorflow as tf
 
     devices = [tf.config.LogicalDeviceConfiguration()] * 4
@@ -166,7 +166,7 @@ def _plans(model: Any, mesh: Any, rates: Any) -> dict[str, Any]:
 
 
 def _execution(model: Any, mesh: Any, rates: Any, name: str, plan: Any) -> Any:
-    """A model of its own for each plan: a variable lies in one way at a time."""
+    """Execute a plan with a model of its own: a variable lies in one way at a time."""
     from tf_fuse import layout
 
     problem = _problem(model, mesh, rates, name in (DATA, FOUND))

@@ -58,7 +58,7 @@ def _can_be_apart() -> bool:
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table."""
+    """Return the rows as a table."""
     size = " x ".join(map(str, wire_relayouts.SHAPE))
     table = Table(title=f"bytes on the wire, 2x2 processes; relayouts of float32 {size}")
     table.add_column("relayout, or model and layout")

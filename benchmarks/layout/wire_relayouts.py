@@ -43,14 +43,14 @@ CASES = (
 
 
 def main() -> int:
-    """Starts the ranks, or is one."""
+    """Start the ranks, or is one."""
     if len(sys.argv) > 2:
         return _rank(int(sys.argv[2]))
     return start(__file__)
 
 
 def start(program: str) -> int:
-    """Starts a program as each of the ranks.
+    """Start a program as each of the ranks.
 
     Args:
       program: takes the name of the file for the rows, and the number of a rank.
@@ -88,7 +88,7 @@ def start(program: str) -> int:
 
 
 def _wait(children: Any, ranks: Sequence[Any]) -> dict[int, str]:
-    """What became of the ranks that failed: the first one, or all that took too long."""
+    """Return what became of the ranks that failed: the first one, or all that took too long."""
     end = time.monotonic() + TIMEOUT_S
     running = {one.pid: rank for rank, one in enumerate(ranks)}
     while running:
@@ -148,7 +148,7 @@ def give(rows: list[dict[str, Any]], rank: int) -> None:
 
 
 def leave(rank: int, devices: Any) -> NoReturn:
-    """Ends this process when all ranks have come here, the first one when the others have ended.
+    """End this process when all ranks have come here, the first one when the others have ended.
 
     Args:
       rank: of this process.

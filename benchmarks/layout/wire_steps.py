@@ -19,7 +19,7 @@ TOLERANCE = 1e-4
 
 
 def main() -> int:
-    """Starts the ranks, or is one."""
+    """Start the ranks, or is one."""
     if len(sys.argv) > 2:
         return _rank(int(sys.argv[2]))
     return wire_relayouts.start(__file__)
@@ -45,7 +45,7 @@ def _rank(rank: int) -> int:
 
 
 def _steps(model: Any, mesh: Any, devices: Any) -> list[dict[str, Any]]:
-    """A row for each layout of a model; the loss of the first step is that of one device."""
+    """Return a row for each layout of a model; the loss of the first step is that of one device."""
     import tensorflow as tf
 
     from tf_fuse import layout

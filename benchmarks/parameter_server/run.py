@@ -68,7 +68,7 @@ _SETTINGS = (
 def measure(
     args: argparse.Namespace, progress: Progress, hosts: TwoHosts | None = None
 ) -> dict[str, Any]:
-    """Runs all modes in turn.
+    """Run all modes in turn.
 
     Args:
       args: the command line.
@@ -110,7 +110,7 @@ def measure(
 
 
 def specification(args: argparse.Namespace) -> dict[str, Any]:
-    """The sessions' specification (see `examples.job.run`), as of `stock`."""
+    """Return the sessions' specification (see `examples.job.run`), as of `stock`."""
     keys = ("batch", "learning_rate", "optimizer", "seed", "width")
     return {
         "mode": "stock",
@@ -194,7 +194,7 @@ def mode_numbers(
 
 
 def imbalance(loads: Any, servers: int) -> float:
-    """The largest load over the mean of all servers; 1 if there is none."""
+    """Return the largest load over the mean of all servers; 1 if there is none."""
     loads = list(loads)
     return max(loads) * servers / sum(loads) if sum(loads) > 0 else 1.0
 
@@ -228,7 +228,7 @@ def _server_cpu(one_round: Mapping[str, Any]) -> float:
 
 
 def render(result: Mapping[str, Any]) -> Table:
-    """The result as a table, a row per mode."""
+    """Return the result as a table, a row per mode."""
     settings = result["settings"]
     table = Table(
         title=f"{result['model']}, {settings['optimizer']}: {settings['workers']} worker(s), "
@@ -256,7 +256,7 @@ def render(result: Mapping[str, Any]) -> Table:
 
 
 def conclusion(result: Mapping[str, Any]) -> str:
-    """The ratios and the losses, for people."""
+    """Return the ratios and the losses, for people."""
     lines = [
         f"all over {name}: steps/s {output.span(ratio['steps_per_s'], '.2f')}, server CPU "
         f"{output.span(ratio['server_cpu'], '.2f')}"
@@ -328,7 +328,7 @@ def _stack(axes: Any, names: Sequence[str], by_server: Sequence[Mapping[str, flo
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Compare updates on parameter servers.")
     parser.add_argument("--model", choices=MODELS, default="dense")
     parser.add_argument("--workers", type=int, default=1)
@@ -361,7 +361,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0; 1 when a mode failed, or losses that must be equal are not; 77 where there can be no

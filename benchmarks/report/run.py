@@ -35,7 +35,7 @@ _MARGIN_S = 0.5
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs all rounds.
+    """Run all rounds.
 
     Args:
       args: the command line.
@@ -94,7 +94,7 @@ _SETTINGS = ("features", "workers", "ps", "steps", "rounds")
 
 
 def render(result: Mapping[str, Any]) -> Table:
-    """The result as a table."""
+    """Return the result as a table."""
     settings = result["settings"]
     table = Table(
         title=f"{settings['features']} tables, {settings['workers']} worker(s), {settings['ps']} "
@@ -108,7 +108,7 @@ def render(result: Mapping[str, Any]) -> Table:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="What recording steps for a report costs.")
     parser.add_argument("--features", type=int, default=300, help="embedding tables")
     parser.add_argument("--workers", type=int, default=1)
@@ -120,7 +120,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the benchmark and prints its table; see --help."""
+    """Run the benchmark and print its table; see --help."""
     args = parse(argv)
     result = measure(args)
     console = open_console()

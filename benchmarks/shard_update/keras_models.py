@@ -14,7 +14,7 @@ from benchmarks.shard_update import models
 
 
 def build_model(name: str, sizes: Mapping[str, int]) -> tuple[keras.Model, list[Any]]:
-    """A model, and its trainable variables in the order of `shard_update_models.weights`."""
+    """Return a model, and its trainable variables in the order of `shard_update_models.weights`."""
     layers: list[keras.Layer] = []
 
     def add(layer: keras.Layer) -> keras.Layer:
@@ -27,7 +27,7 @@ def build_model(name: str, sizes: Mapping[str, int]) -> tuple[keras.Model, list[
 
 
 def loss_of(name: str, model: keras.Model, batch: Sequence[Any]) -> Any:
-    """The mean loss of a batch."""
+    """Return the mean loss of a batch."""
     *inputs, target = batch
     output = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
     if name == "mlp":
@@ -40,7 +40,7 @@ def loss_of(name: str, model: keras.Model, batch: Sequence[Any]) -> Any:
 
 
 def make_optimizer(name: str, learning_rate: float) -> Any:
-    """A Keras optimizer by the name that the command line has."""
+    """Return a Keras optimizer by the name that the command line has."""
     kind, options = models.OPTIMIZERS[name]
     return getattr(keras.optimizers, kind)(learning_rate, **options)
 

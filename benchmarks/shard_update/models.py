@@ -89,12 +89,12 @@ class Weight:
 
 
 def weights(model: str, sizes: Mapping[str, int]) -> list[Weight]:
-    """The trainable variables of a model, in the order of its layers."""
+    """Return the trainable variables of a model, in the order of its layers."""
     return {"mlp": _mlp, "transformer": _transformer, "ncf": _ncf, "resnet": _resnet}[model](sizes)
 
 
 def first_values(model: str, sizes: Mapping[str, int]) -> list[np.ndarray]:
-    """What the variables of a model are before the first step; the same on all ranks."""
+    """Return what the variables of a model are before the first step; the same on all ranks."""
     return [
         np.float32(weight.constant)
         + np.float32(weight.scale)
@@ -104,7 +104,7 @@ def first_values(model: str, sizes: Mapping[str, int]) -> list[np.ndarray]:
 
 
 def batches(model: str, sizes: Mapping[str, int], rank: int) -> list[tuple[np.ndarray, ...]]:
-    """The batches of one rank: inputs, and last the targets."""
+    """Return the batches of one rank: inputs, and last the targets."""
     rng = np.random.default_rng([_SEED, rank])
     return [_batch(model, sizes, rng) for _ in range(BATCHES)]
 
@@ -211,7 +211,7 @@ def _resnet(sizes: Mapping[str, int]) -> list[Weight]:
 
 
 def sizes_of(model: str, given: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of a model, with those that a caller gives in place of the usual ones.
+    """Return the sizes of a model, with those that a caller gives in place of the usual ones.
 
     Raises:
       ValueError: the model has no such size, or it cannot be that.

@@ -67,7 +67,7 @@ MODES: Mapping[str, Mode] = {
 
 
 def options_of(mode: Mode, group_size: int) -> dict[str, Any]:
-    """The options of a mode, if so many replicas share one copy of the state (0: all)."""
+    """Return the options of a mode, if so many replicas share one copy of the state (0: all)."""
     options = dict(mode.options)
     if group_size and "shard_weight_update" in options:
         options["shard_weight_update_group_size"] = group_size
@@ -94,7 +94,7 @@ class ModeGroup(RankGroup):
         spec: Mapping[str, Any],
         network: Network = LOOPBACK,
     ):
-        """Starts the processes; `wait_ready` waits.
+        """Start the processes; `wait_ready` waits.
 
         Args:
           name: of the mode.
@@ -117,7 +117,7 @@ class ModeGroup(RankGroup):
         super().__init__(variant, replicas, timeout_s, network, program=_PROGRAM, spec=spec)
 
     def build(self, warm_up: int) -> str | None:
-        """Builds the model and makes the first steps; returns why the mode cannot be had, if so.
+        """Build the model and make the first steps; return why the mode cannot be had, if so.
 
         Raises:
           RankError: a replica failed.
@@ -125,7 +125,7 @@ class ModeGroup(RankGroup):
         return self.ask({"do": "prepare", "warm_up": warm_up}, "prepared")[0]["unsupported"]
 
     def round(self, steps: int) -> Round:
-        """Makes so many steps, and as many that update nothing.
+        """Make so many steps, and as many that update nothing.
 
         Raises:
           RankError: a replica failed.

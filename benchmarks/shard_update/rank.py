@@ -42,25 +42,25 @@ class Trainer(Protocol):
     """A replica, and what it trains."""
 
     def build(self) -> None:
-        """Makes model and optimizer, as they are before the first step."""
+        """Make model and optimizer, as they are before the first step."""
 
     def step(self, at: int) -> Any:
-        """Makes a step of training with the batch of that number; returns its loss.
+        """Make a step of training with the batch of that number; return its loss.
 
         The loss is that of this replica's batch, in whatever form is at hand: `loss` reads it.
         """
 
     def gradients(self, at: int) -> None:
-        """Computes gradients and reduces them, as `step` does."""
+        """Compute gradients and reduces them, as `step` does."""
 
     def loss(self, result: Any) -> float:
-        """What a step returned, as a number."""
+        """Return what a step returned, as a number."""
 
     def state_bytes(self) -> int:
         """Bytes of the buffers that hold this replica's shard of the optimizer's state."""
 
     def report(self) -> dict[str, Any] | None:
-        """What `tf_fuse.weight_update_report` returns; None without that."""
+        """Return what `tf_fuse.weight_update_report` returns; None without that."""
 
     def counters(self) -> dict[str, int]:
         """See `collective_rank.Backend`."""
@@ -93,7 +93,7 @@ class Replica(base.Rank):
     """The commands of one replica."""
 
     def __init__(self, make: Callable[[], Trainer]):
-        """Joins the other replicas.
+        """Join the other replicas.
 
         Args:
           make: does so. It may raise UnsupportedError, which "prepare" then reports.
@@ -142,7 +142,7 @@ class Replica(base.Rank):
 
 
 def estimate(report: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What sharding was expected to save in a step.
+    """Return what sharding was expected to save in a step.
 
     Args:
       report: of `weight_update_report`; None where there is none.
@@ -176,7 +176,7 @@ def reset_peak() -> bool:
 
 
 def peak_rss_bytes() -> int:
-    """The most memory that the process has held since `reset_peak`."""
+    """Return the most memory that the process has held since `reset_peak`."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -185,7 +185,7 @@ def peak_rss_bytes() -> int:
 
 
 def make_trainer(spec: Mapping[str, Any]) -> Trainer:
-    """The replica that a specification describes.
+    """Return the replica that a specification describes.
 
     Args:
       spec: as that of `collective_rank.make_backend`, with the backend "torch" for "gloo"; and

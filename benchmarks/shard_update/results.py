@@ -20,7 +20,7 @@ _SHM = "collective_bytes_shm"
 
 
 def entry(rounds: Sequence[Round], finished: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The numbers of one mode.
+    """Return the numbers of one mode.
 
     Args:
       rounds: what it took.
@@ -66,7 +66,7 @@ def ratios(rounds: Mapping[str, Sequence[Round]]) -> dict[str, dict[str, float]]
 def estimates(
     rounds: Mapping[str, Sequence[Round]], finished: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """What sharding was expected to save, and what it saves.
+    """Return what sharding was expected to save, and what it saves.
 
     Args:
       rounds: by mode, what it took.
@@ -95,7 +95,7 @@ def _saved(whole: Sequence[Round], sharded: Sequence[Round]) -> dict[str, float]
 
 
 def expected(name: str, found: Mapping[str, Any]) -> str:
-    """An estimate as a sentence."""
+    """Return an estimate as a sentence."""
     measured, whole = found["measured_ms"], found["whole"]
     said = f"{name}: sharding is expected to save {found['sharded_ms']:.1f} ms per step"
     if found["left_ms"]:
@@ -108,7 +108,7 @@ def expected(name: str, found: Mapping[str, Any]) -> str:
 
 
 def compared(finished: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """The losses of TensorFlow's modes against those of stock, replica by replica, bit by bit.
+    """Compare the losses of TensorFlow's modes with those of stock, by replica and bit by bit.
 
     Args:
       finished: by mode, what its replicas say at the end.
@@ -142,7 +142,7 @@ def _compared(stock: Sequence[Sequence[str]], other: Sequence[Sequence[str]]) ->
 
 
 def verdict(name: str, found: Mapping[str, Any], steps: int) -> str:
-    """A comparison as a sentence."""
+    """Return a comparison as a sentence."""
     if found["equal"]:
         return f"{name}: all losses of {steps} steps are those of stock, to the last bit"
     return (
@@ -156,7 +156,7 @@ def _step_ms(rounds: Sequence[Round]) -> list[float]:
 
 
 def render(result: Mapping[str, Any]) -> Table:
-    """The result as a table, a line per mode."""
+    """Return the result as a table, a line per mode."""
     settings = result["settings"]
     table = Table(
         title=f"{result['model']}, {settings['parameters'] / 1e6:.1f} million weights, "

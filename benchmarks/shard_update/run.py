@@ -81,7 +81,7 @@ def memory_needed(parameters: int, replicas: int, modes: int) -> int:
 def measure(
     args: argparse.Namespace, console: Console, progress: Progress, network: Network = LOOPBACK
 ) -> dict[str, Any]:
-    """Runs all modes in turn.
+    """Run all modes in turn.
 
     Args:
       args: the command line.
@@ -123,7 +123,7 @@ def _started(
     bar: Any,
     network: Network,
 ) -> list[ModeGroup]:
-    """The modes that can be had, warm; started one after the other, as each wants all cores."""
+    """Start the modes one after the other, as each wants all cores; return those that run, warm."""
     keys = ("model", "sizes", "optimizer", "learning_rate", "group_size")
     spec = {key: getattr(args, key) for key in keys}
     groups = []
@@ -178,7 +178,7 @@ def _mode(word: str) -> str:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description="Compare updates of the weights in training.")
     several: dict[str, Any] = {"nargs": "+", "metavar": "X"}
     parser.add_argument("--model", choices=models.MODELS, default="mlp")
@@ -264,7 +264,7 @@ def _too_large(args: argparse.Namespace) -> str | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help.
+    """Run the benchmark and print its table; see --help.
 
     Returns:
       0; 1 when a replica failed, or a mode that must have the losses of stock has others; 2 for a
@@ -299,7 +299,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(result: dict[str, Any], args: argparse.Namespace, console: Console) -> int:
-    """Prints and writes a result; returns the command's status."""
+    """Print and write a result; return the command's status."""
     console.print(results.render(result))
     for name, found in result["estimates"].items():
         output.say(console, results.expected(name, found))

@@ -28,7 +28,7 @@ class TensorFlow:
     """A replica."""
 
     def __init__(self, spec: Mapping[str, Any]):
-        """Joins the other workers; returns when all are there.
+        """Join the other workers; return when all are there.
 
         Args:
           spec: see `shard_update_rank.make_trainer`.
@@ -122,7 +122,7 @@ class TensorFlow:
         return tf_fuse.weight_update_report()
 
     def counters(self) -> dict[str, int]:
-        """The counters of our collectives; stock TensorFlow counts nothing."""
+        """Return the counters of our collectives; stock TensorFlow counts nothing."""
         if not self._ours:
             return {}
         import tf_fuse
@@ -155,7 +155,7 @@ def state_bytes(strategy: Any, optimizer: Any) -> int:
 
 
 def _load_ours(options: Mapping[str, Any]) -> None:
-    """Imports tf_fuse, and sets options of its; one that it lacks would be dropped unseen."""
+    """Import tf_fuse, and set options of its; one that it lacks would be dropped unseen."""
     import tf_fuse
     from tf_fuse.options import OPTIONS
 

@@ -26,7 +26,7 @@ class Torch:
     """A replica."""
 
     def __init__(self, spec: Mapping[str, Any]):
-        """Joins the other replicas; returns when all are there.
+        """Join the other replicas; return when all are there.
 
         Args:
           spec: see `shard_update_rank.make_trainer`.

@@ -23,7 +23,7 @@ class Net(torch.nn.Module):
     """A model whose parameters are those of Keras, in the same order."""
 
     def __init__(self, name: str, sizes: Sizes, values: Sequence[np.ndarray]):
-        """Makes it.
+        """Make it.
 
         Args:
           name: of the model.
@@ -40,7 +40,7 @@ class Net(torch.nn.Module):
             self.register_buffer(f"variance_{at}", torch.ones(len(scale)))
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """The model's output, in training."""
+        """Return the model's output, in training."""
         take = iter(self.weights).__next__
         if self._name == "resnet":
             return _resnet(self._sizes, take, iter(self.buffers()).__next__, *inputs)
@@ -49,7 +49,7 @@ class Net(torch.nn.Module):
 
 
 def loss_of(name: str, net: torch.nn.Module, batch: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The mean loss of a batch."""
+    """Return the mean loss of a batch."""
     *inputs, target = batch
     output = net(*inputs)
     if name == "mlp":

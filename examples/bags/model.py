@@ -32,7 +32,7 @@ class Bags(Features):
     combiner: str = "mean"
 
     def build(self) -> BagsProgram:
-        """Creates the tables; under a strategy they go to the servers in turn."""
+        """Create the tables; under a strategy they go to the servers in turn."""
         return BagsProgram(self)
 
 

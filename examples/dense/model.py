@@ -48,7 +48,7 @@ class Dense:
         return None
 
     def build(self) -> DenseProgram:
-        """Creates the variables; under a strategy they go to the servers in turn."""
+        """Create the variables; under a strategy they go to the servers in turn."""
         return DenseProgram(self)
 
 
@@ -56,7 +56,7 @@ class DenseProgram(tf.Module):
     """Variables and step of the workloads `dense` and `mixed`."""
 
     def __init__(self, config: Dense):
-        """Creates the tables [rows, dim], kernels and biases, and a last layer [width, 1]."""
+        """Create the tables [rows, dim], kernels and biases, and a last layer [width, 1]."""
         super().__init__()
         self._config = c = config
         bound = (3.0 / c.width) ** 0.5

@@ -49,7 +49,7 @@ class Features:
         return None
 
     def build(self) -> FeaturesProgram:
-        """Creates the tables; under a strategy they go to the servers in turn."""
+        """Create the tables; under a strategy they go to the servers in turn."""
         return FeaturesProgram(self)
 
 
@@ -57,7 +57,7 @@ class FeaturesProgram(tf.Module):
     """Variables and step of the workload `features`."""
 
     def __init__(self, config: Features):
-        """Creates `config.features` tables of [rows, dim] and the layer [features * dim, 1]."""
+        """Create `config.features` tables of [rows, dim] and the layer [features * dim, 1]."""
         super().__init__()
         self._config = c = config
         self._tables = [

@@ -69,7 +69,7 @@ class KerasModel:
         return tf_fuse.parameter_server.CostPartitioner(self.servers)
 
     def build(self) -> KerasProgram:
-        """Makes the model and its optimizer, in the scope of the strategy if there is one.
+        """Make the model and its optimizer, in the scope of the strategy if there is one.
 
         Raises:
           ValueError: no such kind of model.
@@ -81,7 +81,7 @@ class KerasProgram:
     """A model, its optimizer, and a step of both."""
 
     def __init__(self, config: KerasModel):
-        """Makes all variables, the optimizer's too, from the seed."""
+        """Make all variables, the optimizer's too, from the seed."""
         self._config = config
         builders = {"dense": _dense, "dlrm": _dlrm, "wide_deep": _wide_deep}
         if config.kind not in builders:
@@ -145,7 +145,7 @@ def _loss(c: KerasModel, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def _drawn(c: KerasModel, seed: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """The model's inputs, and labels [batch, 1]."""
+    """Return the model's inputs, and labels [batch, 1]."""
     if c.kind == "dense":
         # (Few directions, so that several workers that do not wait for each other learn it.)
         hidden = tf.random.stateless_uniform([c.batch, _DIRECTIONS], seed, -1.0, 1.0)
@@ -170,7 +170,7 @@ def _dense(c: KerasModel) -> keras.Model:
 
 
 def _features(c: KerasModel) -> tuple[Any, Any, list[Any]]:
-    """Inputs of numbers and rows, and each feature's embedding [batch, dim]."""
+    """Return inputs of numbers and rows, and each feature's embedding [batch, dim]."""
     numeric, ids = keras.Input([c.numeric]), keras.Input([c.tables], dtype="int32")
     rows = [
         keras.layers.Embedding(c.rows, c.dim, name=f"table_{i:02d}")(ids[:, i])
@@ -180,7 +180,7 @@ def _features(c: KerasModel) -> tuple[Any, Any, list[Any]]:
 
 
 def _wide_deep(c: KerasModel) -> keras.Model:
-    """A linear model and a deep one, added up (Cheng et al., 2016)."""
+    """Return a linear model and a deep one, added up (Cheng et al., 2016)."""
     numeric, ids, rows = _features(c)
     wide = [
         keras.layers.Embedding(c.rows, 1, name=f"wide_{i:02d}")(ids[:, i]) for i in range(c.tables)

@@ -33,7 +33,7 @@ class Adagrad:
         return {"accumulator": self.initial_accumulator}
 
     def apply_dense(self, var: Any, slots: dict[str, Any], grad: tf.Tensor) -> None:
-        """Updates the whole variable; `grad` has its shape."""
+        """Update the whole variable; `grad` has its shape."""
         with tf.device(var.device):
             tf.raw_ops.ResourceApplyAdagradV2(
                 var=var.handle,
@@ -46,7 +46,7 @@ class Adagrad:
     def apply_sparse(
         self, var: Any, slots: dict[str, Any], ids: tf.Tensor, grad: tf.Tensor
     ) -> None:
-        """Updates the rows `ids` ([n], unique) by `grad` ([n, columns])."""
+        """Update the rows `ids` ([n], unique) by `grad` ([n, columns])."""
         with tf.device(var.device):
             tf.raw_ops.ResourceSparseApplyAdagradV2(
                 var=var.handle,
@@ -73,7 +73,7 @@ class Ftrl:
         return {"accumulator": self.initial_accumulator, "linear": 0.0}
 
     def apply_dense(self, var: Any, slots: dict[str, Any], grad: tf.Tensor) -> None:
-        """Updates the whole variable; `grad` has its shape."""
+        """Update the whole variable; `grad` has its shape."""
         with tf.device(var.device):
             tf.raw_ops.ResourceApplyFtrl(
                 var=var.handle,
@@ -89,7 +89,7 @@ class Ftrl:
     def apply_sparse(
         self, var: Any, slots: dict[str, Any], ids: tf.Tensor, grad: tf.Tensor
     ) -> None:
-        """Updates the rows `ids` ([n], unique) by `grad` ([n, columns])."""
+        """Update the rows `ids` ([n], unique) by `grad` ([n, columns])."""
         with tf.device(var.device):
             tf.raw_ops.ResourceSparseApplyFtrl(
                 var=var.handle,
@@ -127,7 +127,7 @@ class Dense:
     def __init__(
         self, name: str, shape: tuple[int, ...], scale: float, seed: int, optimizer: Optimizer
     ):
-        """Creates the variable, uniform in [-scale, scale), and its optimizer's state."""
+        """Create the variable, uniform in [-scale, scale), and its optimizer's state."""
         self.name = name
         value = workload.initial_values(name, shape, scale, seed)
         self._shards = _shards_of(tf.Variable(value, name=name))
@@ -135,12 +135,12 @@ class Dense:
         self._optimizer = optimizer
 
     def read(self) -> tf.Tensor:
-        """The weight's value, in its shape."""
+        """Return the weight's value, in its shape."""
         values = [shard.read_value() for shard in self._shards]
         return values[0] if len(values) == 1 else tf.concat(values, axis=0)
 
     def apply(self, grad: tf.Tensor) -> None:
-        """Updates the weight; `grad` has its shape."""
+        """Update the weight; `grad` has its shape."""
         sizes = [int(shard.shape[0]) for shard in self._shards]
         grads = [grad] if len(sizes) == 1 else tf.split(grad, sizes, axis=0)
         for shard, slots, part in zip(self._shards, self._slots, grads, strict=True):
@@ -174,7 +174,7 @@ class Table:
     def __init__(
         self, name: str, shape: tuple[int, int], scale: float, seed: int, optimizer: Optimizer
     ):
-        """Creates the table [rows, columns], uniform in [-scale, scale), and its state."""
+        """Create the table [rows, columns], uniform in [-scale, scale), and its state."""
         self.name = name
         value = workload.initial_values(name, shape, scale, seed)
         self._shards = _shards_of(tf.Variable(value, name=name))
@@ -201,7 +201,7 @@ class Table:
         return tf.gather(rows, inverse), Lookup(tf.size(unique), inverse, shard_ids, positions)
 
     def apply(self, looked_up: Lookup, grad: tf.Tensor) -> None:
-        """Updates the rows that were read; `grad` is [batch, columns]."""
+        """Update the rows that were read; `grad` is [batch, columns]."""
         rows = tf.math.unsorted_segment_sum(grad, looked_up.inverse, looked_up.count)
         for i, ids in enumerate(looked_up.shard_ids):
             part = rows if looked_up.positions is None else tf.gather(rows, looked_up.positions[i])
@@ -230,7 +230,7 @@ class Table:
 
 
 def _shards_of(variable: Any) -> list[Any]:
-    """The parts of a variable that a partitioner may have split."""
+    """Return the parts of a variable that a partitioner may have split."""
     return list(getattr(variable, "variables", [variable]))
 
 

@@ -61,7 +61,7 @@ class WideDeep(tf.Module):
     """The model's variables, its forward pass and its update."""
 
     def __init__(self, config: WideDeepConfig):
-        """Creates the variables, in the scope of the strategy if there is one."""
+        """Create the variables, in the scope of the strategy if there is one."""
         super().__init__()
         self.config = c = config
         self._wide_tables = [

@@ -66,7 +66,7 @@ def prepare(
     seed: int = 1,
     on_rows: Callable[[int], None] | None = None,
 ) -> Prepared:
-    """Encodes a data set, given or synthetic, for training and evaluation.
+    """Encode a data set, given or synthetic, for training and evaluation.
 
     Args:
       dataset: "adult" or "criteo".
@@ -241,7 +241,7 @@ def _check_rows(data: Prepared, batch: int, workers: int) -> None:
 
 
 def _run_in_parts(run: Callable[[int], dict[str, Any]], steps: int) -> dict[str, Any]:
-    """Runs short rounds, whose losses can be shown as they come, and joins them to one."""
+    """Run short rounds, whose losses can be shown as they come, and join them to one."""
     part = max(1, min(steps // _PARTS, _PART_STEPS))
     rounds = [run(min(part, steps - done)) for done in range(0, steps, part)]
     seconds = sum(r["seconds"] for r in rounds)

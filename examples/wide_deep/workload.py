@@ -44,7 +44,7 @@ class FileWorkload:
         return None
 
     def config(self) -> WideDeepConfig:
-        """The model: crosses are in the wide part only."""
+        """Return the model: crosses are in the wide part only."""
         schema = self.data.schema
         embedded = len(schema.categorical) + len(schema.numeric)
         columns = tuple(
@@ -54,7 +54,7 @@ class FileWorkload:
         return WideDeepConfig(columns, len(schema.numeric), self.hidden, seed=self.seed)
 
     def build(self) -> FileProgram:
-        """Creates the model."""
+        """Create the model."""
         return FileProgram(self)
 
 
@@ -62,7 +62,7 @@ class FileProgram:
     """Program of `FileWorkload`."""
 
     def __init__(self, job: FileWorkload):
-        """Creates the variables."""
+        """Create the variables."""
         self._job = job
         self.model = WideDeep(job.config())
 
@@ -114,7 +114,7 @@ class Rfc:
         return tf.distribute.experimental.partitioners.FixedShardsPartitioner(self.shards)
 
     def build(self) -> RfcProgram:
-        """Creates the model."""
+        """Create the model."""
         return RfcProgram(self)
 
 
@@ -122,7 +122,7 @@ class RfcProgram:
     """Program of `Rfc`."""
 
     def __init__(self, job: Rfc):
-        """Creates the variables."""
+        """Create the variables."""
         self._job = job
         columns = tuple(Column(f"C{i:03d}", job.rows, job.dim) for i in range(job.embeddings))
         self.model = WideDeep(WideDeepConfig(columns, job.numeric, job.hidden, seed=job.seed))

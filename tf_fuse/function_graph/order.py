@@ -17,7 +17,7 @@ class Order:
     """The order of a function's nodes."""
 
     def __init__(self, view: GraphView):
-        """Number the nodes of a view.
+        """Give each node of a view a number.
 
         Raises:
           ValueError: the view has a cycle.

@@ -75,7 +75,7 @@ def _begin(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> No
 
 
 def _restored(callbacks: Any) -> np.ndarray:
-    """What the chief sends: what `BackupAndRestore` did, the epoch to begin with, its steps."""
+    """Return what the chief sends: what `BackupAndRestore` did, the first epoch, its steps."""
     state = _LOADED if processes.have_backup(callbacks) else _NOTHING
     model = processes.model_of(callbacks)
     return np.array([state, processes.first_epoch(model) or 0, sum(backups.steps_made(model))])

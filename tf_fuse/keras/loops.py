@@ -200,7 +200,7 @@ def _make_predict_function(stock: Callable[..., Any], self: Any, force: bool = F
 
 
 def _predict_function(model: Any) -> Callable[[Any], Call]:
-    """What runs predictions of batches in one call; returns at once."""
+    """Return a function that predicts batches in one call and returns at once."""
     import tensorflow as tf
 
     queue, traced = StepQueue(model.distribute_strategy), {}
@@ -226,7 +226,7 @@ def _predict_function(model: Any) -> Callable[[Any], Call]:
 
 
 def _append(outputs: Any, output: Any) -> Any:
-    """What Keras makes of the predictions of two steps of one call: the same operations."""
+    """Append predictions of a step to those before by the operations that Keras uses."""
     import keras
     import tensorflow as tf
 

@@ -252,7 +252,7 @@ class MetricSums:
 
 
 def _tensors(logs: Any) -> Any:
-    """Logs with what variables of Keras hold now in place of the variables."""
+    """Return logs with the values of Keras's variables in place of the variables."""
     import keras
 
     return keras.tree.map_structure(value_of, logs)

@@ -350,7 +350,7 @@ def _may_end(iterator: WorkerIterator, count: int) -> bool:
 
 
 def _joined(outputs: Sequence[Any]) -> dict[str, Any]:
-    """What the steps of one call return together."""
+    """Join what the steps of one call return."""
     joined = {"additions": [one["additions"] for one in outputs], "logs": outputs[-1]["logs"]}
     if "taken" in outputs[0]:
         joined["taken"] = [one["taken"] for one in outputs]

@@ -314,7 +314,7 @@ class ShardGroups:
                     return
 
     def _together(self, ids: Collection[int]) -> set[int]:
-        """Some variables, and all others of the shard groups in whose shards they are."""
+        """Add to variables all others of the shard groups in whose shards they are."""
         found = set(ids)
         for shard_group in {self._sharded[i] for i in ids if i in self._sharded}:
             found.update(id(handle) for handle in shard_group.handles())

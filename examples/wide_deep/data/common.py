@@ -27,7 +27,7 @@ class DataError(ValueError):
     """
 
     def __init__(self, path: str | os.PathLike[str], line: int | None, problem: str):
-        """Makes the text "PATH:LINE: PROBLEM"."""
+        """Make the text "PATH:LINE: PROBLEM"."""
         self.path = os.fspath(path)
         self.line = line
         where = self.path if line is None else f"{self.path}:{line}"
@@ -82,7 +82,7 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
 def parse_integer(
     path: str | os.PathLike[str], line: int, column: str, text: str, *, point_zero: bool = False
 ) -> float:
-    """An integer: digits, with a minus sign or without.
+    """Return an integer: digits, with a minus sign or without.
 
     Args:
       path: the file, for the error.

@@ -109,7 +109,7 @@ SCHEMAS = {schema.name: schema for schema in (ADULT, CRITEO)}
 
 
 def scaled(value: float | None) -> float:
-    """The logarithm that brings counts and amounts to one scale: sign(v) ln(1 + |v|), over 10.
+    """Bring counts and amounts to one scale by a logarithm: sign(v) ln(1 + |v|), over 10.
 
     A missing value is 0; that it was missing is told by its magnitude's id.
     """
@@ -117,7 +117,7 @@ def scaled(value: float | None) -> float:
 
 
 def magnitude(value: float | None) -> str:
-    """A number as a category: itself up to 2, then floor(ln(v)^2); "" where missing.
+    """Return a number as a category: itself up to 2, then floor(ln(v)^2); "" where missing.
 
     The winning solution of Criteo's display advertising challenge (2014) cuts its counts like this.
     """
@@ -127,7 +127,7 @@ def magnitude(value: float | None) -> str:
 
 
 def check_batches(name: str, rows: int, batch: int, workers: int) -> None:
-    """Checks that there is a whole batch for each worker.
+    """Check that there is a whole batch for each worker.
 
     Args:
       name: what the rows are, for the error.
@@ -166,7 +166,7 @@ class Encoded:
         return floats[:, 0], floats[:, 1:], words[:, 1 + len(self.schema.numeric) :]
 
     def dataset(self, batch: int, worker: tf.Tensor | int = 0, workers: int = 1) -> tf.data.Dataset:
-        """An endless dataset of whole batches; worker w of n takes each n-th one, from the w-th.
+        """Return an endless dataset of whole batches; worker w of n takes each n-th one.
 
         The rows after the last whole batch are left out.
 
@@ -211,7 +211,7 @@ def encode_file(
     window: int = 1 << 17,
     on_rows: Callable[[int], None] | None = None,
 ) -> Encoded:
-    """Writes rows as records.
+    """Write rows as records.
 
     Args:
       rows: the rows; read once, `window` of them held at a time.
@@ -254,7 +254,7 @@ def encode_file(
 
 
 def encode_rows(rows: Sequence[Row], schema: Schema) -> np.ndarray:
-    """Records of some rows: int32 words, [rows, record_words], the floats by their bits."""
+    """Return records of some rows: int32 words, [rows, record_words], the floats by their bits."""
     encoded = [schema.encode(row) for row in rows]
     floats = np.array([floats for floats, _ in encoded], "<f4")
     ids = np.array([ids for _, ids in encoded], "<i4")

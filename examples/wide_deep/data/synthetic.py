@@ -66,7 +66,7 @@ class Synthetic:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Checks the values.
+        """Check the values.
 
         Raises:
           ValueError: one is out of range.
@@ -158,13 +158,13 @@ def _scramble(rank: np.ndarray, column: np.ndarray, seed: int) -> np.ndarray:
 
 
 def format_criteo(row: Row, separator: str = "\t") -> str:
-    """A line of a Criteo file, without its end."""
+    """Return a line of a Criteo file, without its end."""
     numbers = ("" if v is None else f"{v:.0f}" for v in row.numeric)
     return separator.join([str(row.label), *numbers, *row.categorical])
 
 
 def format_adult(row: Row) -> str:
-    """A line of an Adult file, without its end."""
+    """Return a line of an Adult file, without its end."""
     by_name = dict(zip(adult.NUMERIC, (f"{v:.0f}" for v in row.numeric if v is not None)))  # noqa: B905
     by_name.update(zip(adult.CATEGORICAL, row.categorical, strict=True))
     label = next(text for text, value in adult.LABELS.items() if value == row.label)
@@ -172,7 +172,7 @@ def format_adult(row: Row) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes a file; see --help."""
+    """Write a file; see --help."""
     parser = argparse.ArgumentParser(description="Write synthetic data.")
     parser.add_argument("--format", choices=("criteo", "adult"), default="criteo")
     parser.add_argument("--rows", type=int, required=True)

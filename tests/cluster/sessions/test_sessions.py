@@ -46,12 +46,8 @@ _PHASES = {
     "plain_master": ["ref_variables"],
     "experimental": ["ref_variables"],
 }
-_ERRORS = {
-    "errors",
-    "iterators",
-    "recovery",
-    "tables",
-}  # Cases in which a receive fails or may fail.
+# Cases in which a receive fails or may fail.
+_ERRORS = {"errors", "iterators", "recovery", "tables"}
 # Of a cluster of tasks with this environment; the sessions have no option.
 _UNSTAMPED = ["partial_run", "while_v1"]
 _UNSTAMPED_ENV = {"TF_FUSE_DYNAMIC": "1", "TF_FUSE_MAX_KEYS_PER_REQUEST": "2"}

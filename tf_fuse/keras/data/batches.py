@@ -64,7 +64,7 @@ def with_specs(batches: Sequence[Any], spec: Any) -> tuple[list[Any], list[Any]]
 
 
 def _tensor(one: Any) -> Any:
-    """A part of a batch, as a tensor."""
+    """Return a part of a batch as a tensor."""
     import tensorflow as tf
 
     # The sample weight that a generator lacks; only Keras's own iterators need it.
@@ -80,7 +80,7 @@ def _spec(one: Any) -> Any:
 
 
 def _any_rows(one: Any) -> Any:
-    """The spec of a tensor of a batch, with any number of rows."""
+    """Return the spec of a tensor of a batch, with any number of rows."""
     import tensorflow as tf
 
     if one is None:

@@ -35,7 +35,7 @@ class ProcessParts:
     """
 
     def __init__(self, communicator: Communicator):
-        """Number the processes.
+        """Give each process a number.
 
         Raises:
           LayoutError: this process's devices are not next to each other in the mesh.
