@@ -123,6 +123,8 @@ lint-clang-format: environment
 
 lint-english: environment
 	$(BIN)/python .ci/check_english.py --words --max-words 25000 README.md docs tf_fuse cc
+	$(BIN)/python .ci/check_english.py .ci benchmarks examples tests setup.py \
+	  CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
 lint-includes: environment
 	$(BIN)/python .ci/check_includes.py

@@ -20,7 +20,7 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-# One to four words of a noun phrase, none of which begins another part of the sentence.
+# One to four words of a noun phrase, and none begins another part of the sentence.
 _NOUNS = (
     r"(?:(?!(?:to|not|no|let|been|that|which|who|whose|what|and|or|but|as|than|if|when|where|at|by|"
     r"for|in|of|on|it|they|we|you|can|cannot|may|must|will|would|should|is|are|was|were|has|have|"

@@ -204,7 +204,7 @@ def max_loss_differences(modes: Mapping[str, Mapping[str, Any]]) -> dict[str, fl
 
     Returns:
       Every mode but the first to the largest absolute difference over all steps; infinity for
-      another number of losses, and NaN for losses that are no numbers.
+      another number of losses, and NaN for losses that are not numbers.
     """
     (_, first), *others = modes.items()
     out = {}

@@ -241,7 +241,7 @@ def main(
 
 
 if __name__ == "__main__":
-    # Run by path, Python puts this folder first on sys.path: its modules are no top-level modules.
+    # Run by path, Python puts this folder first on sys.path: its modules are not top-level ones.
     # In its place goes the checkout, and last: an installed tf_fuse has a library, while the
     # checkout's need not have one.
     _folder = os.path.dirname(os.path.abspath(__file__))

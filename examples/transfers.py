@@ -103,7 +103,7 @@ class LargeProgram:
         """Create float32 variables of [tensor_bytes / 4].
 
         Raises:
-          ValueError: tensor_bytes is no positive multiple of 4.
+          ValueError: tensor_bytes is not a positive multiple of 4.
         """
         count, rest = divmod(config.tensor_bytes, _FLOAT_BYTES)
         if rest or count < 1:

@@ -110,7 +110,7 @@ def ring_chunk(elements: int, ranks: int, rank: int) -> tuple[int, int]:
 
 
 def equal_chunk(elements: int, ranks: int) -> int:
-    """Elements of each of `ranks` equal chunks, the last of which may need padding."""
+    """Return the elements of each of `ranks` equal chunks; the last one may need padding."""
     return -(-elements // ranks)
 
 
@@ -268,7 +268,7 @@ def main(make: Callable[[Mapping[str, Any]], Rank] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # Run by path, Python puts this folder first on sys.path: its modules are no top-level modules.
+    # Run by path, Python puts this folder first on sys.path: its modules are not top-level ones.
     # In its place goes the checkout, and last: an installed tf_fuse has a library, while the
     # checkout's need not have one.
     _folder = os.path.dirname(os.path.abspath(__file__))

@@ -26,7 +26,7 @@ def parse_size(text: str) -> int:
     """Bytes of a size such as 4KB, 16MiB or 1000; a KB has 1024 bytes.
 
     Raises:
-      ValueError: it is no such size, or not one of whole float32 elements.
+      ValueError: it is not such a size, or not one of whole float32 elements.
     """
     digits = text.strip().rstrip("BKMGibkmg")
     unit = text.strip()[len(digits) :].upper().replace("I", "") or "B"

@@ -145,7 +145,7 @@ def measure(
 
     Args:
       args: the command line.
-      console: is told of ops that a variant lacks, and of sizes that memory does not hold.
+      console: shows ops that a variant lacks, and sizes that memory does not hold.
       progress: gets a task per number of ranks.
       net: where the ranks run.
 

@@ -49,7 +49,7 @@ def give_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line as it is: what is in brackets is part of a name."""
+    """Print a line unchanged: what is in brackets is part of a name."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -166,7 +166,7 @@ class RankGroup:
           timeout_s: seconds that a command, or the start, may take.
           network: where they run.
           program: of a rank; `collectives/rank.py` by default.
-          spec: what each rank is told beyond who and where it is.
+          spec: what each rank gets beyond who and where it is.
         """
         self.variant, self._ranks, self._timeout_s = variant, ranks, timeout_s
         self._network, self._program, self._spec = network, program or _RANK_PROGRAM, spec or {}

@@ -82,7 +82,7 @@ def measure(
 
     Raises:
       SessionError: a mode's process failed.
-      TwoHostsError: the link did not do as it was told.
+      TwoHostsError: the link did not get the wanted properties.
     """
     spec = fuse_recv.specification(args, work_dir)
     links = conditions(args)

@@ -105,8 +105,8 @@ def dtensor_default(
       source: how the tensor lies.
       target: how it is to lie, on the same mesh.
       item_bytes: of one element.
-      padded: whether a gather is an all-reduce of tensors padded with zeros, as it is on CPU by
-        default, and not where LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2=1 is set.
+      padded: whether a gather is an all-reduce of tensors padded with zeros: on CPU by
+        default, but not where LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2=1 is set.
 
     Raises:
       LayoutError: DTensor has no such layouts: the meshes differ, a dimension is split over several

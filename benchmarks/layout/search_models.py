@@ -4,7 +4,7 @@
 
 MLPs and Transformers are written as operations; a wide and deep model (Cheng et al., 2016) and
 ResNet-50 (He et al., 2016) are Keras models that are traced. All are forward passes up to a loss or
-to logits: a search that is told to train counts the gradient of each operation. A Transformer is a
+to logits: a search for training counts the gradient of each operation. A Transformer is a
 training step, too, whose gradients and updates are traced.
 """
 

@@ -132,7 +132,7 @@ class ModeGroup(RankGroup):
         """
         if "shard_weight_update_gather" not in MODES[self.name].options:
             return Round(self.measure("step", steps), self.measure("gradients", steps))
-        # What reads the weights between steps puts them together, which is no part of a step.
+        # What reads the weights between steps puts them together, which is not a part of a step.
         self.measure("gradients", 1)
         gradients = self.measure("gradients", steps)
         return Round(self.measure("step", steps), gradients)

@@ -21,7 +21,7 @@ batches; the losses of TensorFlow's modes are compared with those of `stock`, bi
 * `zero`: that with ZeroRedundancyOptimizer.
 
 `unsharded_fused`, `sharded_first_use` and `sharded_unfused` only run if --modes names them. What
-sharding saves is told over the mode that does the same but for sharding: for `sharded` and
+sharding saves is relative to the mode that does the same but for sharding: for `sharded` and
 `sharded_first_use` that is `unsharded_fused`, for `sharded_unfused` it is `unsharded`.
 """
 
@@ -85,7 +85,7 @@ def measure(
 
     Args:
       args: the command line.
-      console: is told of modes that cannot be had.
+      console: shows modes that do not run here.
       progress: gets a task.
       network: where the replicas run.
 

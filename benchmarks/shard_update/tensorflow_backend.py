@@ -137,7 +137,7 @@ class TensorFlow:
 def state_bytes(strategy: Any, optimizer: Any) -> int:
     """Bytes of the buffers that this process has for an optimizer's variables.
 
-    They are read by their handles as they are: nothing on the way makes a whole value of a part.
+    They are read by their handles: nothing on the way makes a whole value of a part.
     """
     from tensorflow.python.eager import context
 

@@ -134,7 +134,7 @@ def _called(function: Callable[[], Any]) -> Any:
 
 
 def _whole(variables: Any) -> Any:
-    """Keras's variables as they are."""
+    """Return Keras's variables unchanged."""
     return variables
 
 

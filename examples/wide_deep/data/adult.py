@@ -56,8 +56,8 @@ def read(path: str | os.PathLike[str]) -> Iterator[Row]:
       Rows with 6 numeric and 8 categorical values, in the order of NUMERIC and CATEGORICAL.
 
     Raises:
-      DataError: the file is missing or has no rows; a row has another number of columns, an
-        integer or a label that is none. The text has file and line, what was expected and what was
+      DataError: the file is missing or has no rows; a row has another number of columns, a
+        malformed integer or an unknown label. The text has file and line, what was expected and what was
         found.
     """
     rows = 0

@@ -54,7 +54,7 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     Gzip is recognised, and a byte order mark, which some programs put first, is left out.
 
     Raises:
-      DataError: the file is missing, is no file, cannot be read, is no UTF-8, or is damaged gzip.
+      DataError: the file is missing, is not a file, cannot be read, is not UTF-8, or is damaged gzip.
     """
     number = 0
     try:
@@ -95,7 +95,7 @@ def parse_integer(
       The value; a float, like every number of a row.
 
     Raises:
-      DataError: `text` is no integer, or has more digits than a float can tell from infinity.
+      DataError: `text` is not an integer, or has more digits than a float can tell from infinity.
     """
     pattern = _INTEGER_OR_POINT_ZERO if point_zero else _INTEGER
     value = float(text) if pattern.fullmatch(text) else math.inf

@@ -111,7 +111,7 @@ SCHEMAS = {schema.name: schema for schema in (ADULT, CRITEO)}
 def scaled(value: float | None) -> float:
     """Bring counts and amounts to one scale by a logarithm: sign(v) ln(1 + |v|), over 10.
 
-    A missing value is 0; that it was missing is told by its magnitude's id.
+    A missing value is 0; the id of its magnitude says that it was missing.
     """
     return 0.0 if value is None else math.copysign(math.log1p(abs(value)), value) / 10
 
