@@ -46,7 +46,7 @@ def in_turn(files: Iterable[str]) -> list[str]:
     """Return the files, each once: long ones, then one that starts processes, one that does not.
 
     Args:
-      files: of each test its file, as in "tests/unit/test_frame.py". Of each kind those with the
+      files: of each test its file, as in "tests/unit/test_native.py". Of each kind those with the
         most tests come first.
     """
     counts = Counter(files)

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 
 import tf_fuse  # noqa: F401  (installs the options)
 from tests import scripted
-from tests.unit.option_entries import entries
+from tests.unit.options.option_entries import entries
 from tf_fuse import options
 
 
@@ -67,7 +67,7 @@ def test_options_reach_threads_that_have_called_functions_before():
 _SET_BEFORE = """
 import sys
 from tests import scripted
-from tests.unit.option_entries import entries
+from tests.unit.options.option_entries import entries
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context

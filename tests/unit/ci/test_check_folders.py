@@ -5,7 +5,7 @@
 import importlib.util
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 _SPEC = importlib.util.spec_from_file_location("folders", _ROOT / ".ci" / "check_folders.py")
 check = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(check)

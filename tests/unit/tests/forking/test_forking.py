@@ -15,7 +15,7 @@ from tests import forking
 from tests.forking import popen
 
 _PYTHON = sys.executable
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[4]
 _CODE = """
 import os, sys
 import tensorflow

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-CC_ROOT = Path(__file__).resolve().parents[2] / "cc"
+CC_ROOT = Path(__file__).resolve().parents[3] / "cc"
 FRAME = CC_ROOT / "frame"
 CODEC = ["frame.cc", "frame_decode.cc"]
 PROGRAMS = {

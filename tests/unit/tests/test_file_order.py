@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from tests import file_order
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 _COUNTS = {
     "tests/cluster/a/test_one.py": 1,
     "tests/cluster/a/test_many.py": 3,

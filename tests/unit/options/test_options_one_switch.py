@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import tf_fuse  # noqa: F401  (installs the options)
-from tests.unit.option_entries import entries
+from tests.unit.options.option_entries import entries
 from tf_fuse import options
 
 
