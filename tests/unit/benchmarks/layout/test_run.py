@@ -14,7 +14,7 @@ from benchmarks.layout import run as layout
 from benchmarks.layout import steps as layout_steps
 from benchmarks.layout import wire as layout_wire
 
-_DOCS = Path(__file__).resolve().parents[3] / "docs"
+_DOCS = Path(__file__).resolve().parents[4] / "docs"
 DOCS, BENCHMARKS = _DOCS / "layout.md", _DOCS / "benchmarks.md"
 
 
@@ -79,7 +79,7 @@ def test_rows_are_told_from_what_is_logged(tmp_path, monkeypatch, isolated_env):
     rank, start = tmp_path / "rank.py", tmp_path / "start.py"
     rank.write_text(_RANK)
     start.write_text(_START.format(program=str(rank)))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[4]))
     assert layout_wire._rows(start) == [{"name": "all-gather"}]
     monkeypatch.setattr(layout_steps, "__file__", str(rank))
     rank.write_text(_RANK.replace('sys.argv[2] == "0"', "True").replace("sys.stdin.read()", ""))
