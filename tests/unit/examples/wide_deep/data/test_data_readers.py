@@ -32,7 +32,7 @@ _ADULT_ROW = Row(
 _CRITEO_FIELDS = ["1", *(str(i) for i in range(13)), *(f"{i:08x}" for i in range(26))]
 _CRITEO_ROW = Row(1, tuple(float(i) for i in range(13)), tuple(f"{i:08x}" for i in range(26)))
 _DATA = Path(
-    os.environ.get("TF_FUSE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data"
+    os.environ.get("TF_FUSE_DATA") or Path(__file__).resolve().parents[6] / "shared" / "data"
 )
 _needs_data = pytest.mark.skipif(
     not (_DATA / "adult" / "adult.data").exists(),
