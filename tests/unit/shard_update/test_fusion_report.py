@@ -147,7 +147,7 @@ def test_a_variable_that_is_elsewhere():
 
 
 def test_every_reason_is_tried():
-    # (Those of servers are in test_devices.py.)
+    # (Those of servers are in fuse_update/analysis/test_devices.py.)
     assert {*_CASES, "device", "no_plugin", "rows"} == REASONS.keys()
 
 

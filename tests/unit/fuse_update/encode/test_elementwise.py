@@ -119,7 +119,7 @@ def test_programs_have_the_limit_of_the_operation():
 def tf_fuse_root():
     from pathlib import Path
 
-    return Path(__file__).resolve().parents[3]
+    return Path(__file__).resolve().parents[4]
 
 
 def test_broadcasts_are_left_alone():
