@@ -8,7 +8,7 @@ pytest.importorskip("keras")
 
 import tensorflow as tf
 
-from tests.unit.keras import seeded_datasets as seeded
+from tests.unit.keras.data import seeded_datasets as seeded
 from tf_fuse.keras.data.function_orders import PassOfFunction, key_of, number_of_pass
 from tf_fuse.keras.data.orders import Passes
 

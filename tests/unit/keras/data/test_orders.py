@@ -10,7 +10,7 @@ pytest.importorskip("keras")
 
 import tensorflow as tf
 
-from tests.unit.keras import seeded_datasets as seeded
+from tests.unit.keras.data import seeded_datasets as seeded
 from tf_fuse.keras.data import parts
 from tf_fuse.keras.data.orders import Passes
 
