@@ -37,7 +37,7 @@ LONG = (
     "tests/fault/soak/test_soak.py",
     "tests/fault/transport/test_silent_hosts.py",
     "tests/cluster/docs/test_tutorial.py",
-    "tests/unit/packaging/test_wheel_contents.py",
+    "tests/unit/packaging/test_setup_wheel.py",
     "tests/unit/layout/execution/test_random_draws.py",
 )
 
