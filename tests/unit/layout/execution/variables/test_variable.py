@@ -11,7 +11,7 @@ import pytest
 
 from tests import scripted
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 PROGRAM = """
 import sys
 from tests import scripted
@@ -164,7 +164,7 @@ def test_functions_that_were_traced_before_get_an_error_instead_of_a_value(isola
     """Whatever reads or writes by the variable's own handle; it works again after a release."""
     command = [
         sys.executable,
-        str(ROOT / "tests/unit/layout/execution/stale_functions.py"),
+        str(ROOT / "tests/unit/layout/execution/variables/stale_functions.py"),
         str(tmp_path),
     ]
     found = scripted.result_of(command, isolated_env | {"PYTHONPATH": str(ROOT)})

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.layout.execution.test_execution import run
+from tests.unit.layout.execution.test_execute import run
 
 SUMS = 5e-6
 
 
 @pytest.fixture
 def drawn(isolated_env):
-    return lambda what: run("random_draws.py", what, isolated_env)
+    return lambda what: run("kernels/random_draws.py", what, isolated_env)
 
 
 def test_devices_draw_parts_of_the_same_numbers(drawn):

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 @pytest.fixture
 def execute(isolated_env):
     def run(what: str):
-        path = {"PYTHONPATH": str(HERE.parents[3])}
+        path = {"PYTHONPATH": str(HERE.parents[4])}
         command = [sys.executable, str(HERE / "halo_runs.py"), what]
         return scripted.result_of(command, isolated_env | path, 280)
 

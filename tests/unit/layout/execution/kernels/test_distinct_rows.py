@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.layout.execution.test_execution import run
+from tests.unit.layout.execution.test_execute import run
 
 SUMS = 2e-6
 # By mesh and layout of the table.
@@ -15,7 +15,7 @@ LAYOUTS = {"2 [8, 4]", "2 [8/x, 4]", "2x2 [8, 4]", "2x2 [8/x, 4]"}
 
 @pytest.fixture
 def train(isolated_env):
-    return lambda what: run("table_optimizers.py", what, isolated_env)
+    return lambda what: run("kernels/table_optimizers.py", what, isolated_env)
 
 
 def test_optimizers_of_tf_keras_update_distinct_rows_as_on_one_device(train):

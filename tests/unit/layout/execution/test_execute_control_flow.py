@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.layout.execution.test_execution import run
+from tests.unit.layout.execution.test_execute import run
 
 SUMS = 1e-5
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.layout.execution.test_execution import run
+from tests.unit.layout.execution.test_execute import run
 
 ROOT = Path(__file__).resolve().parents[4]
 SUMS = 5e-6
