@@ -18,7 +18,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import record
 
 import tf_fuse  # noqa: F401  (adds the options)
-from tests.unit.parameter_server.test_matmul import needed
+from tests.unit.parameter_server.lookups.test_matmul import needed
 from tf_fuse._tensorflow.graphs import rewrite_after_trace
 from tf_fuse.parameter_server.lookups import server_gather
 
