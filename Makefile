@@ -188,7 +188,7 @@ tsan: environment
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build/thread/busy_times_test $(SECONDS) $(SEED)
 
 random: environment
-	PYTHONPATH=. $(BIN)/python tests/unit/passes/test_random_loops.py $(SEEDS)
+	PYTHONPATH=. $(BIN)/python tests/unit/passes/fuse_recv/test_pipeline_random_loops.py $(SEEDS)
 	PYTHONPATH=. $(BIN)/python tests/cluster/all_passes/test_gradient_programs.py servers $$(($(SEEDS) * 2 / 5)) $(SEED)
 	PYTHONPATH=. $(BIN)/python tests/cluster/all_passes/test_gradient_programs.py replicas $$(($(SEEDS) / 5)) $(SEED)
 	PYTHONPATH=. $(BIN)/python tests/cluster/all_passes/test_gradient_programs.py layouts $$(($(SEEDS) * 2 / 5)) $(SEED)

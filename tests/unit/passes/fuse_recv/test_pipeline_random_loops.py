@@ -17,8 +17,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tests.unit.passes import executor_model
-from tests.unit.passes.executor_model import DEAD
+from tests.unit.passes.fuse_recv import executor_model
+from tests.unit.passes.fuse_recv.executor_model import DEAD
 from tests.unit.passes.pass_testing import (
     PS0,
     PS1,

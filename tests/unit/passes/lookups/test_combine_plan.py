@@ -8,7 +8,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from tests.unit.passes import combine_testing as graphs
+from tests.unit.passes.lookups import combine_testing as graphs
 from tests.unit.passes.pass_testing import PS0, PS1, W0, W1, device, nodes_of, trace
 from tf_fuse.explain import rewrite
 

@@ -98,7 +98,7 @@ def test_limits_that_are_too_small_are_refused(limits, text):
 _IN_A_PROCESS = """
 from tests import scripted
 from tests.unit.passes.pass_testing import PS0, W0
-from tests.unit.passes.test_limits import _names, _values
+from tests.unit.base.test_limits import _names, _values
 from tf_fuse.explain import rewrite
 result = rewrite(_values([*_names(5), "y" * 100]))
 scripted.give([

@@ -10,7 +10,8 @@ import re
 
 import tensorflow as tf
 
-from tests.unit.passes import executor_model
+from tests.unit.passes.fuse_recv import executor_model
+from tests.unit.passes.fuse_recv.test_pipeline_random_loops import _compare, _kept, _random_loops
 from tests.unit.passes.graph_interpreters import DEAD, evaluate, stuck
 from tests.unit.passes.pass_testing import (
     PS0,
@@ -28,7 +29,6 @@ from tests.unit.passes.pass_testing import (
     structure,
 )
 from tests.unit.passes.random_graphs import random_choices, random_conditionals, random_exchange
-from tests.unit.passes.test_random_loops import _compare, _kept, _random_loops
 from tf_fuse.explain import rewrite
 
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.unit.passes.fuse_recv.test_pipeline_random_loops import _compare, _random_loops
 from tests.unit.passes.graph_interpreters import evaluate, stuck
 from tests.unit.passes.pass_testing import (
     PS0,
@@ -18,7 +19,7 @@ from tests.unit.passes.pass_testing import (
     use,
 )
 from tests.unit.passes.random_graphs import random_choices, random_conditionals, random_exchange
-from tests.unit.passes.stamped_graphs import (
+from tests.unit.passes.sessions.stamped_graphs import (
     STAMP,
     changed,
     copy,
@@ -27,7 +28,6 @@ from tests.unit.passes.stamped_graphs import (
     stamped_nodes,
     two_reads,
 )
-from tests.unit.passes.test_random_loops import _compare, _random_loops
 from tf_fuse.explain import rewrite
 
 # --- Against the whole graph -------------------------------------------------------------------

@@ -5,7 +5,7 @@
 import pytest
 import tensorflow as tf
 
-from tests.unit.passes import combine_testing as graphs
+from tests.unit.passes.lookups import combine_testing as graphs
 from tests.unit.passes.pass_testing import PS0, PS1, W0, nodes_of
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tests.unit.passes import operation_groups
+from tests.unit.passes.fuse_recv import operation_groups
 from tests.unit.passes.graph_interpreters import DEAD, evaluate, stuck
 from tests.unit.passes.pass_testing import PS0, PS1, W0, const, node, trace
 from tests.unit.passes.random_graphs import random_choices, random_conditionals

@@ -23,7 +23,7 @@ from tests.unit.passes.pass_testing import (
     use,
     verdicts,
 )
-from tests.unit.passes.stamped_graphs import (
+from tests.unit.passes.sessions.stamped_graphs import (
     STAMP,
     changed,
     copy,

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.unit.kernels import elementwise_programs as elementwise
-from tests.unit.passes import compression_testing as graphs
+from tests.unit.passes.compress import compression_testing as graphs
 from tests.unit.passes.pass_testing import PS0, PS1, W0, device, trace
 from tf_fuse.explain import rewrite
 

@@ -5,7 +5,7 @@
 import pytest
 import tensorflow as tf
 
-from tests.unit.passes import compression_testing as graphs
+from tests.unit.passes.compress import compression_testing as graphs
 from tests.unit.passes.pass_testing import PS0, PS1, W0
 
 raw = tf.raw_ops
