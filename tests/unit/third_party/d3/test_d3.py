@@ -15,7 +15,7 @@ import pytest
 from tests.unit.report.made_reports import whole_report
 from tf_fuse.report import render
 
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).resolve().parents[4]
 _FOLDER = _ROOT / "third_party" / "d3"
 _BUNDLE = _ROOT / "tf_fuse" / "report" / "assets" / "d3.js"
 
