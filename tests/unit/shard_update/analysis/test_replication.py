@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.slow_cases import slow
-from tests.unit.shard_update import replication_programs
-from tests.unit.shard_update.replication_programs import OWN, REPLICAS, STEPS, Traced, run
+from tests.unit.shard_update.analysis import replication_programs
+from tests.unit.shard_update.analysis.replication_programs import OWN, REPLICAS, STEPS, Traced, run
 from tf_fuse.function_graph.function_lookup import REDUCE
 from tf_fuse.shard_update.analysis import replication
 from tf_fuse.shard_update.analysis.replication import analyse_replication

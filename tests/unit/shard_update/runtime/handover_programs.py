@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replicas of one process that leave as if each had its own; a test runs each function.
 
-python tests/unit/shard_update/handover_programs.py NAME
+python tests/unit/shard_update/runtime/handover_programs.py NAME
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 
 import tensorflow as tf
 
-from tests.unit.shard_update.handover_replicas import (
+from tests.unit.shard_update.runtime.handover_replicas import (
     UNREACHABLE,
     Handler,
     is_error,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 _PROGRAM = Path(__file__).with_name("handover_programs.py")
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).resolve().parents[4]
 # Those that set more than a process's replicas come alone.
 _CASES = [
     [
