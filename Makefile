@@ -69,7 +69,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help environment native demo test slow quickstarts format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
 .PHONY: wheel test-wheel test-keras sbom random dynamic faults collectives updates soak network two-hosts bench clean
 .PHONY: large-tables large-workers large-counts
-.PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes lint-folders
+.PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english
+.PHONY: lint-includes lint-folders lint-tests
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
 
@@ -103,7 +104,7 @@ quickstarts: environment
 	  tests/cluster/cli/test_launch_platforms.py $(ARGS)
 
 # Targets of their own, so that --keep-going shows the findings of all.
-lint: lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes lint-folders
+lint: lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes lint-folders lint-tests
 
 lint-ruff: environment
 	$(BIN)/ruff check .
@@ -131,6 +132,9 @@ lint-includes: environment
 
 lint-folders: environment
 	$(BIN)/python .ci/check_folders.py
+
+lint-tests: environment
+	$(BIN)/python .ci/check_tests.py
 
 # Without the theme's notice of its successor.
 docs: environment
@@ -190,7 +194,7 @@ tsan: environment
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build/thread/busy_times_test $(SECONDS) $(SEED)
 
 random: environment
-	PYTHONPATH=. $(BIN)/python tests/unit/passes/test_random_loops.py $(SEEDS)
+	PYTHONPATH=. $(BIN)/python tests/unit/passes/fuse_recv/test_pipeline_random_loops.py $(SEEDS)
 	PYTHONPATH=. $(BIN)/python tests/cluster/all_passes/test_gradient_programs.py servers $$(($(SEEDS) * 2 / 5)) $(SEED)
 	PYTHONPATH=. $(BIN)/python tests/cluster/all_passes/test_gradient_programs.py replicas $$(($(SEEDS) / 5)) $(SEED)
 	PYTHONPATH=. $(BIN)/python tests/cluster/all_passes/test_gradient_programs.py layouts $$(($(SEEDS) * 2 / 5)) $(SEED)

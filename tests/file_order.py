@@ -22,23 +22,23 @@ LONG = (
     "tests/cluster/report/test_running_job.py",
     "tests/cluster/layout/test_execution.py",
     "tests/fault/parameter_server/test_keras_backup_faults.py",
-    "tests/unit/layout/execution/test_execution.py",
+    "tests/unit/layout/execution/test_execute.py",
     "tests/cluster/cli/test_launch_quickstarts.py",
-    "tests/unit/layout/execution/test_control_flow.py",
+    "tests/unit/layout/execution/test_execute_control_flow.py",
     "tests/cluster/examples/test_wide_deep.py",
-    "tests/unit/layout/execution/test_halo_runs.py",
-    "tests/unit/layout/execution/test_table_optimizers.py",
+    "tests/unit/layout/execution/kernels/test_halo.py",
+    "tests/unit/layout/execution/kernels/test_distinct_rows.py",
     "tests/fault/parameter_server/test_keras_fit_faults.py",
-    "tests/unit/layout/execution/test_keras_fit.py",
+    "tests/unit/layout/keras/test_model.py",
     "tests/cluster/monitoring/test_normal_logs.py",
-    "tests/unit/layout/test_import_without_tensorflow.py",
+    "tests/unit/_importing/test_with_tensorflow.py",
     "tests/fault/launch/test_launch_faults.py",
-    "tests/unit/layout/execution/test_communicating_bodies.py",
+    "tests/unit/layout/execution/test_execute_communicating_bodies.py",
     "tests/fault/soak/test_soak.py",
     "tests/fault/transport/test_silent_hosts.py",
     "tests/cluster/docs/test_tutorial.py",
-    "tests/unit/packaging/test_wheel_contents.py",
-    "tests/unit/layout/execution/test_random_draws.py",
+    "tests/unit/packaging/test_setup_wheel.py",
+    "tests/unit/layout/execution/kernels/test_random_numbers.py",
 )
 
 
@@ -46,7 +46,7 @@ def in_turn(files: Iterable[str]) -> list[str]:
     """Return the files, each once: long ones, then one that starts processes, one that does not.
 
     Args:
-      files: of each test its file, as in "tests/unit/test_frame.py". Of each kind those with the
+      files: of each test its file, as in "tests/unit/test_native.py". Of each kind those with the
         most tests come first.
     """
     counts = Counter(files)

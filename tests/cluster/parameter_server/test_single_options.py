@@ -71,7 +71,7 @@ def _main(group):
     job = coordinator.Job("stock" if group == "stock" else "on", 1, _SERVERS)
     if group != "stock":
         import tf_fuse
-        from tests.unit.parameter_server.test_matmul import needed
+        from tests.unit.parameter_server.lookups.test_matmul import needed
 
     def make():
         keras.utils.set_random_seed(3)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.unit.layout.execution.test_execution import run
+from tests.unit.layout.execution.test_execute import run
 
 
 def test_rows_are_updated_in_place_with_the_values_of_one_device(isolated_env):

@@ -1,0 +1,3 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `tests/forking`."""
