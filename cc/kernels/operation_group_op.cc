@@ -92,7 +92,7 @@ std::string VariableName(OpKernelContext* ctx) {
     const tensorflow::ResourceHandle& handle =
         tensorflow::HandleFromInput(ctx, i);
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    if (!LookupResource(ctx, handle, &variable).ok()) return "";
+    if (!LookupResource(ctx, handle, &variable).ok()) continue;
     if (!handle.IsRefCounting()) return handle.name();
     // "NAME/0", with the name that the user gave.
     const std::string name = variable->MakeRefCountingHandleName(0);

@@ -28,18 +28,28 @@ bool IsUpdate(const std::string& type) {
          absl::StartsWith(type, "ResourceSparseApply");
 }
 
-// Whether an update of a variable, and nothing else, uses the result: some
-// optimizers multiply a gradient by the learning rate where the variable is.
-// (Elsewhere such arithmetic may be large, and others wait for parts of it.)
-bool ScalesUpdate(const Node& node) {
-  if (node.type_string() != "Neg" && node.type_string() != "Mul") return false;
-  bool scales = false;
+// The one node that uses the results; null if there are several, or none.
+const Node* OnlyUser(const Node& node) {
+  const Node* user = nullptr;
   for (const tensorflow::Edge* edge : node.out_edges()) {
     if (edge->IsControlEdge()) continue;
-    scales = IsUpdate(edge->dst()->type_string()) || ScalesUpdate(*edge->dst());
-    if (!scales) break;
+    if (user != nullptr && user != edge->dst()) return nullptr;
+    user = edge->dst();
   }
-  return scales;
+  return user;
+}
+
+// Whether one update of a variable, and nothing else, uses the result: some
+// optimizers multiply a gradient by the learning rate where the variable is.
+// (Elsewhere such arithmetic may be large, and others wait for parts of it. A
+// product that several updates use would tie them to one thread.)
+bool ScalesUpdate(const Node& node) {
+  const Node* user = &node;
+  while (user != nullptr &&
+         (user->type_string() == "Neg" || user->type_string() == "Mul")) {
+    user = OnlyUser(*user);
+  }
+  return user != &node && user != nullptr && IsUpdate(user->type_string());
 }
 
 // None blocks, and each has a kernel that is not asynchronous. An assignment of
@@ -70,6 +80,7 @@ bool IsEarly(const std::string& op) {
   return kEarly->count(op) > 0;
 }
 
+// Also if it reads a reference as a value, which its type does not show.
 bool HasReference(const Node& node) {
   const auto is_ref = [](tensorflow::DataType type) {
     return tensorflow::IsRefType(type);
@@ -77,7 +88,13 @@ bool HasReference(const Node& node) {
   return std::any_of(node.input_types().begin(), node.input_types().end(),
                      is_ref) ||
          std::any_of(node.output_types().begin(), node.output_types().end(),
-                     is_ref);
+                     is_ref) ||
+         std::any_of(
+             node.in_edges().begin(), node.in_edges().end(),
+             [&is_ref](const tensorflow::Edge* edge) {
+               return !edge->IsControlEdge() &&
+                      is_ref(edge->src()->output_type(edge->src_output()));
+             });
 }
 
 // Others are numbered: first the groups of receives, then all nodes.

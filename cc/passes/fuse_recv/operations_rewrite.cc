@@ -37,9 +37,9 @@ class Builder {
         members_(members),
         is_member_(members.begin(), members.end()) {}
 
-  // With `name_has_content`, groups of one name are equal: the name ends with
-  // a hash of what the group does.
-  absl::StatusOr<Node*> Build(const std::string& name, bool name_has_content) {
+  // The name ends with a hash of what the group does: a session keeps kernels
+  // by the names of their nodes, also for other graphs that it runs.
+  absl::StatusOr<Node*> Build(const std::string& name) {
     GraphDef body;
     for (Node* member : members_) AddToBody(member, body.add_node());
     for (Node* member : members_) FindResults(member);
@@ -65,12 +65,8 @@ class Builder {
     }
     AddNodeAttr("body", serialized, &def);
     AddNodeAttr("results", results, &def);
-    def.set_name(name);
-    if (name_has_content) {
-      const uint64_t hash = tensorflow::DeterministicProtoHash64(def);
-      absl::StrAppend(def.mutable_name(), "/",
-                      absl::Hex(hash, absl::kZeroPad16));
-    }
+    const uint64_t hash = tensorflow::DeterministicProtoHash64(def);
+    def.set_name(absl::StrCat(name, "/", absl::Hex(hash, absl::kZeroPad16)));
     absl::Status status;
     Node* group = graph_->AddNode(def, &status);
     if (!status.ok()) return status;
@@ -109,10 +105,12 @@ class Builder {
   }
 
   void FindResults(Node* member) {
+    std::set<int> outputs;  // Edges have no order.
     for (const Edge* edge : member->out_edges()) {
       if (edge->IsControlEdge() || is_member_.count(edge->dst()) > 0) continue;
-      Number(Output(member, edge->src_output()), &results_);
+      outputs.insert(edge->src_output());
     }
+    for (const int output : outputs) Number(Output(member, output), &results_);
   }
 
   int Number(const Output& output, std::vector<Output>* outputs) {
@@ -218,7 +216,7 @@ absl::Status ApplyOperationGroups(const PartitionView& view,
       TryGetNodeAttr(member->attrs(), kJointPlaceAttr, &place);
       if (member->IsSend() && place == 0) out->set_sends(out->sends() + 1);
     }
-    const auto built = Builder(graph, members).Build(name, plan.in_session);
+    const auto built = Builder(graph, members).Build(name);
     if (!built.ok()) return built.status();
     out->set_node((*built)->name());
   }

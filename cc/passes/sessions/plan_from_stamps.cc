@@ -135,7 +135,18 @@ class UndecidedReceives {
   std::optional<Liveness> liveness_;  // Made when it is needed.
 };
 
-// Whether the master asks for groups of operations.
+// The receives that the master has found to be live.
+std::set<NodeId> LiveReceives(const PartitionView& view) {
+  StampReader reader(view);
+  std::set<NodeId> live;
+  for (const Receive& receive : view.receives()) {
+    if (reader.Read(receive).live()) live.insert(receive.node);
+  }
+  return live;
+}
+
+// Whether the master asks for groups of operations. (A task that receives
+// nothing has no stamp, and keeps its operations.)
 bool FusesOperations(const PartitionView& view) {
   for (NodeId id = 0; id < view.size(); ++id) {
     const auto stamp = ReadStamp(*view.node(id));
@@ -165,7 +176,6 @@ FusePlan PlanFromStamps(const PartitionView& view,
   StampReader reader(view);
   UndecidedReceives undecided(view, options);
   std::vector<DynamicReceive> dynamic;
-  std::set<NodeId> live_receives;
   std::map<StampedKey, std::vector<Member>> candidates;
   for (const Receive& receive : view.receives()) {
     if (receive.same_task) {
@@ -178,7 +188,6 @@ FusePlan PlanFromStamps(const PartitionView& view,
       continue;
     }
     const Decision decision = reader.Read(receive);
-    if (decision.live()) live_receives.insert(receive.node);
     const std::string& reason = decision.reason();
     if (reason == skip::kNotStamped || reason == skip::kStampVersion) {
       undecided.Add(receive, reason, &dynamic, &plan);
@@ -248,11 +257,6 @@ FusePlan PlanFromStamps(const PartitionView& view,
     }
   }
   GroupDynamicReceives(view, dynamic, task_blocker, &plan);
-  if (FusesOperations(view) && !view.topological_order().empty()) {
-    plan.operation_groups = PlanOperationGroups(
-        view, Liveness(view, std::move(live_receives)), plan,
-        [](const std::string& /*this_task*/) { return true; });
-  }
   return plan;
 }
 
@@ -264,6 +268,12 @@ absl::Status FuseStampedReceives(const PartitionGraphs& partitions,
   FusePlan plan = PlanFromStamps(*view, options);
   // The master has seen more; but what is seen here must be right as well.
   VerifyPlan(*view, options, &plan);
+  if (FusesOperations(*view) && !view->topological_order().empty()) {
+    plan.operation_groups = PlanOperationGroups(
+        *view, Liveness(*view, LiveReceives(*view)), plan,
+        [](const std::string& /*this_task*/) { return true; });
+    VerifyPlan(*view, options, &plan);
+  }
   report->set_partitions(static_cast<int>(partitions.size()));
   const absl::Status status = ApplyFusePlan(*view, plan, partitions, report);
   if (!status.ok()) return status;

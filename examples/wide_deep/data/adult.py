@@ -57,8 +57,8 @@ def read(path: str | os.PathLike[str]) -> Iterator[Row]:
 
     Raises:
       DataError: the file is missing or has no rows; a row has another number of columns, a
-        malformed integer or an unknown label. The text has file and line, what was expected and what was
-        found.
+        malformed integer or an unknown label. The text has file and line, what was expected and
+        what was found.
     """
     rows = 0
     for line, text in numbered_lines(path):

@@ -54,7 +54,7 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     Gzip is recognised, and a byte order mark, which some programs put first, is left out.
 
     Raises:
-      DataError: the file is missing, is not a file, cannot be read, is not UTF-8, or is damaged gzip.
+      DataError: the file is missing, is not a file, cannot be read, is not UTF-8, or is bad gzip.
     """
     number = 0
     try:

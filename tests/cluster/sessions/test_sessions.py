@@ -26,6 +26,7 @@ _CASES = [
     "monitored_training",
     "partial_run",
     "partitioned_variables",
+    "parts_of_a_ref_variable",
     "plain_server",
     "queue_between_steps",
     "recovery",

@@ -115,6 +115,22 @@ def ref_variables(bench: Bench) -> list[Any]:
 
 
 @case
+def parts_of_a_ref_variable(bench: Bench) -> list[Any]:
+    """Four reads that wait for the same variable of the old kind, and its update."""
+    with on_worker():
+        v = v1.get_variable("v", initializer=tf.constant(numbers(0, 4, 3)), use_resource=False)
+        x = v1.placeholder(tf.float32, [3])
+        with tf.device(ps(0)):
+            rows = [v[i] for i in range(4)]
+        total = tf.add_n([row * x for row in rows])
+        with tf.control_dependencies([total]):
+            update = v1.assign_add(v, tf.stack([total] * 4))
+    with bench.started() as session:
+        values = [y for i in range(3) for y in session.run([total, update], {x: numbers(i, 3)})]
+        return [*values, *all_variables(session)]
+
+
+@case
 def partitioned_variables(bench: Bench) -> list[Any]:
     """Variables in shards on both servers, looked up and read whole."""
     with on_worker():

@@ -1,12 +1,18 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Takes groups of operations apart again, to compare them with the graph that they were made of."""
+"""Graphs for groups of operations, and groups taken apart, to compare them with those."""
 
+import random
 from collections.abc import Iterator, Mapping
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from tests.unit.passes.pass_testing import PS0, PS1, W0, trace
+from tests.unit.passes.pass_testing import node as new_node
+
 GROUP = "TfFuse>OperationGroup"
+DEVICES = [PS0, PS1, W0]
 
 
 def body_of(group: node_def_pb2.NodeDef) -> graph_pb2.GraphDef:
@@ -166,3 +172,86 @@ def _parsed(text: str) -> tuple[str, int]:
 
 def flattened(graphs: Mapping[str, graph_pb2.GraphDef]) -> dict[str, graph_pb2.GraphDef]:
     return {device: taken_apart(graph) for device, graph in graphs.items()}
+
+
+def lookups(tables):
+    """A worker asks for rows of tables on a server, and changes them."""
+
+    def build():
+        with tf.device(PS0):
+            handles = [
+                tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[9, 2], shared_name=f"table_{i}")
+                for i in range(tables)
+            ]
+        with tf.device(W0):
+            batch = tf.compat.v1.placeholder(tf.int32, [3, tables], name="batch")
+            ids = [batch[:, i] for i in range(tables)]
+        for i, (handle, of_table) in enumerate(zip(handles, ids, strict=True)):
+            with tf.device(PS0):
+                rows = tf.raw_ops.ResourceGather(
+                    resource=handle, indices=of_table, dtype=tf.float32
+                )
+            with tf.device(W0):
+                change = tf.math.square(rows, name=f"change_{i}")
+            with tf.device(PS0):
+                tf.raw_ops.ResourceScatterSub(
+                    resource=handle, indices=of_table, updates=change, name=f"update_{i}"
+                )
+
+    return trace(build)
+
+
+def groups_of(result):
+    return [(g.device, dict(g.operations)) for g in result.report.operation_groups]
+
+
+def random_exchange(seed):
+    """An acyclic graph on three tasks: half of its nodes can be put together."""
+    rng = random.Random(seed)
+    graph = graph_pb2.GraphDef()
+    names = []
+    for i in range(rng.randint(20, 60)):
+        on, name = rng.choice(DEVICES), f"n{i}"
+        inputs = rng.sample(names, min(len(names), rng.randint(0, 2)))
+        control = ["^" + c for c in rng.sample(names, 1)] if names and rng.random() < 0.2 else []
+        if not inputs:
+            kind = rng.choice(["Const", "Placeholder", "VariableV2"])
+            made = new_node(name, kind, control, on, dtype=tf.float32)
+            if kind == "VariableV2":
+                made.attr["shape"].shape.CopyFrom(tf.TensorShape([]).as_proto())
+            if made.op == "Const":  # Waits for nothing, unless a control edge leads to it.
+                made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0.5))
+        elif rng.random() < 0.6:
+            made = new_node(name, "Identity", [*inputs[:1], *control], on, T=tf.float32)
+        else:
+            made = new_node(name, "AddN", [*inputs, *control], on, T=tf.float32, N=len(inputs))
+        graph.node.append(made)
+        names.append(name)
+    return graph
+
+
+def compare(with_groups, without):
+    """Each operation has its inputs, and waits for at least what it waited for."""
+    for group in (n for g in with_groups.after.values() for n in g.node if n.op == GROUP):
+        types = [tf.as_dtype(t) for t in group.attr["Tinputs"].list.type]
+        assert not [t for t in types if t._is_ref_dtype], group.name
+    taken_apart = flattened(with_groups.after)
+    assert taken_apart.keys() == without.after.keys()
+    for device, graph in without.after.items():
+        before = edges(graph)
+        after = edges(taken_apart[device])
+        assert after.keys() == before.keys()
+        for name, (op, data, control) in before.items():
+            assert after[name][:2] == (op, data), name
+            assert control <= after[name][2], name
+    return check_joint_sends(with_groups.after)
+
+
+def members_of(result):
+    return {
+        inner.name
+        for graph in result.after.values()
+        for group in graph.node
+        if group.op == GROUP
+        for inner in body_of(group).node
+    }

@@ -3,46 +3,23 @@
 """Small operations that run as one: which these are, and that a rewritten graph is the same."""
 
 import itertools
-import random
 
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tests.unit.passes.fuse_recv import operation_groups
+from tests.unit.passes.fuse_recv.operation_groups import (
+    compare,
+    groups_of,
+    lookups,
+    members_of,
+    random_exchange,
+)
 from tests.unit.passes.graph_interpreters import DEAD, evaluate, stuck
 from tests.unit.passes.pass_testing import PS0, PS1, W0, const, node, trace
 from tests.unit.passes.random_graphs import random_choices, random_conditionals
 from tf_fuse.explain import rewrite
-
-_DEVICES = [PS0, PS1, W0]
-
-
-def lookups(tables):
-    """A worker asks for rows of tables on a server, and changes them."""
-
-    def build():
-        with tf.device(PS0):
-            handles = [
-                tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[9, 2], shared_name=f"table_{i}")
-                for i in range(tables)
-            ]
-        with tf.device(W0):
-            batch = tf.compat.v1.placeholder(tf.int32, [3, tables], name="batch")
-            ids = [batch[:, i] for i in range(tables)]
-        for i, (handle, of_table) in enumerate(zip(handles, ids, strict=True)):
-            with tf.device(PS0):
-                rows = tf.raw_ops.ResourceGather(
-                    resource=handle, indices=of_table, dtype=tf.float32
-                )
-            with tf.device(W0):
-                change = tf.math.square(rows, name=f"change_{i}")
-            with tf.device(PS0):
-                tf.raw_ops.ResourceScatterSub(
-                    resource=handle, indices=of_table, updates=change, name=f"update_{i}"
-                )
-
-    return trace(build)
 
 
 def _gradients(tables):
@@ -82,10 +59,6 @@ def _joint_sends(result):
         for n in graph.node
         if n.op == "_FuseRecv"
     }
-
-
-def groups_of(result):
-    return [(g.device, dict(g.operations)) for g in result.report.operation_groups]
 
 
 def test_lookups_of_a_server_are_one_operation_and_updates_another():
@@ -177,10 +150,48 @@ def test_products_with_the_rate_belong_to_the_updates(tables):
     assert [g for g in groups_of(result) if g[0] == PS0] == [(PS0, kinds)]
 
 
-def test_products_that_others_use_stay_as_they_are():
+def test_products_that_others_use_stay_single():
     """So each update waits for a product of its own."""
     result = rewrite(_scaled_updates(10, use="Square"), fuse_operations=True)
     assert [g for g in groups_of(result) if g[0] == PS0] == []
+
+
+def test_a_product_that_several_updates_use_stays_single():
+    """In their group it would tie all of them to one thread."""
+    graph = _scaled_updates(10)
+    graph.node.append(node("received", "Placeholder", [], W0, dtype=tf.float32))
+    graph.node.append(node("of_all", "Mul", ["received", "rate"], PS0, T=tf.float32))
+    for one in graph.node:
+        if one.op == "ResourceScatterAdd":
+            one.input[2] = "of_all"
+    result = rewrite(graph, fuse_operations=True)
+    assert [g for g in groups_of(result) if g[0] == PS0] == [(PS0, {"ResourceScatterAdd": 10})]
+
+
+def test_a_long_chain_of_products_is_looked_at_once():
+    """Not once for each of its 2 ** 60 paths."""
+    graph = _scaled_updates(4)
+    previous = "change0"
+    for i in range(60):
+        graph.node.append(node(f"square{i}", "Mul", [previous, previous], PS0, T=tf.float32))
+        previous = f"square{i}"
+    next(one for one in graph.node if one.name == "update0").input[2] = previous
+    counts = dict(groups_of(rewrite(graph, fuse_operations=True)))[PS0]
+    assert counts == {"Neg": 3, "Mul": 63, "ResourceScatterAdd": 4}
+
+
+def test_what_reads_a_reference_stays_single():
+    """TensorFlow reads it when the operation begins; no group takes a reference."""
+    graph = graph_pb2.GraphDef(node=[node("weight", "VariableV2", [], PS0, dtype=tf.float32)])
+    graph.node[0].attr["shape"].shape.CopyFrom(tf.TensorShape([]).as_proto())
+    for i in range(5):
+        graph.node.append(node(f"read{i}", "Identity", ["weight"], PS0, T=tf.float32))
+        graph.node.append(node(f"use{i}", "Square", [f"read{i}"], W0, T=tf.float32))
+        graph.node.append(node(f"direct{i}", "Square", ["weight"], W0, T=tf.float32))
+    for session in (False, True):
+        result = rewrite(graph, fuse_operations=True, session=session)
+        reads = [one for _, operations in groups_of(result) for one in operations]
+        assert "Identity" not in reads
 
 
 @pytest.mark.parametrize("tables", [10, 300])
@@ -251,42 +262,6 @@ def test_three_operations_stay_as_they_are():
     ]
 
 
-def random_exchange(seed):
-    """An acyclic graph on three tasks: half of its nodes can be put together."""
-    rng = random.Random(seed)
-    graph = graph_pb2.GraphDef()
-    names = []
-    for i in range(rng.randint(20, 60)):
-        on, name = rng.choice(_DEVICES), f"n{i}"
-        inputs = rng.sample(names, min(len(names), rng.randint(0, 2)))
-        control = ["^" + c for c in rng.sample(names, 1)] if names and rng.random() < 0.2 else []
-        if not inputs:
-            made = node(name, rng.choice(["Const", "Placeholder"]), control, on, dtype=tf.float32)
-            if made.op == "Const":  # Waits for nothing, unless a control edge leads to it.
-                made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0.5))
-        elif rng.random() < 0.6:
-            made = node(name, "Identity", [*inputs[:1], *control], on, T=tf.float32)
-        else:
-            made = node(name, "AddN", [*inputs, *control], on, T=tf.float32, N=len(inputs))
-        graph.node.append(made)
-        names.append(name)
-    return graph
-
-
-def compare(with_groups, without):
-    """Each operation has its inputs, and waits for at least what it waited for."""
-    taken_apart = operation_groups.flattened(with_groups.after)
-    assert taken_apart.keys() == without.after.keys()
-    for device, graph in without.after.items():
-        before = operation_groups.edges(graph)
-        after = operation_groups.edges(taken_apart[device])
-        assert after.keys() == before.keys()
-        for name, (op, data, control) in before.items():
-            assert after[name][:2] == (op, data), name
-            assert control <= after[name][2], name
-    return operation_groups.check_joint_sends(with_groups.after)
-
-
 @pytest.mark.parametrize("block", range(4))
 def test_random_graphs_are_the_same_and_never_deadlock(block):
     members = joint = 0
@@ -300,16 +275,6 @@ def test_random_graphs_are_the_same_and_never_deadlock(block):
     assert members > 300 and joint > 60, "the graphs are too dull to find anything"
 
 
-def members_of(result):
-    return {
-        inner.name
-        for graph in result.after.values()
-        for group in graph.node
-        if group.op == operation_groups.GROUP
-        for inner in operation_groups.body_of(group).node
-    }
-
-
 @pytest.mark.parametrize("block", range(4))
 def test_what_may_be_dead_is_in_no_group(block):
     members = dead = joint = 0
@@ -320,10 +285,10 @@ def test_what_may_be_dead_is_in_no_group(block):
                 one.op = "Identity"
                 del one.attr["N"]
         # Some that are live in each step.
-        for i, on in itertools.product(range(6), _DEVICES):
+        for i, on in itertools.product(range(6), operation_groups.DEVICES):
             name = f"live_{i}_{on.split(':')[1][0]}{on.split(':')[3][0]}"
             graph.node.append(const(name, on))
-            to = _DEVICES[(i + 1) % 3]
+            to = operation_groups.DEVICES[(i + 1) % 3]
             graph.node.append(node(f"{name}_used", "AddN", [name], to, T=tf.float32, N=1))
         without = rewrite(graph)
         result = rewrite(without.before, fuse_operations=True)

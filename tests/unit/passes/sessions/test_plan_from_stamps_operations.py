@@ -5,18 +5,18 @@
 import pytest
 import tensorflow as tf
 
-from tests.unit.passes import operation_groups
-from tests.unit.passes.graph_interpreters import DEAD, evaluate, stuck
-from tests.unit.passes.pass_testing import PS0, W0, node
-from tests.unit.passes.random_graphs import random_choices, random_conditionals
-from tests.unit.passes.stamped_graphs import STAMP, copy, stamp_of, stamped_nodes
-from tests.unit.passes.test_operation_groups import (
+from tests.unit.passes.fuse_recv import operation_groups
+from tests.unit.passes.fuse_recv.operation_groups import (
     compare,
     groups_of,
     lookups,
     members_of,
     random_exchange,
 )
+from tests.unit.passes.graph_interpreters import DEAD, evaluate, stuck
+from tests.unit.passes.pass_testing import PS0, W0, node
+from tests.unit.passes.random_graphs import random_choices, random_conditionals
+from tests.unit.passes.sessions.stamped_graphs import STAMP, copy, stamp_of, stamped_nodes
 from tf_fuse.explain import rewrite
 
 
@@ -35,7 +35,10 @@ def test_lookups_and_updates_of_a_server_are_one_operation_each():
 
 def test_the_master_asks_for_groups():
     """A worker groups nothing if the master does not ask for it, or is of an earlier version."""
-    with_groups, without = (_rewritten(lookups(10)), rewrite(lookups(10), session=True))
+    with_groups, without = (
+        _rewritten(lookups(10)),
+        rewrite(lookups(10), session=True),
+    )
     assert {stamp_of(n).fuse_operations for n in stamped_nodes(with_groups.before).values()} == {
         True
     }
