@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow_but
 
 pytestmark = pytest.mark.cluster
 
@@ -33,6 +34,12 @@ _CASES = {
     },
 }
 _NAMES = [(group, name) for group, cases in _CASES.items() for name in cases]
+# In pieces, by default each part once alone, and all of them.
+_FAST_IN_PIECES = ("placement", "gathers", "all", "only_fused")
+_CASES_OF_KINDS = slow_but(
+    [(group, name, kind) for group, name in _NAMES for kind in _KINDS],
+    lambda one: one[2] == "whole" or one[1] in _FAST_IN_PIECES,
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +47,7 @@ def runs():
     return {group: coordinator.run(__file__, group) for group in ("stock", *_CASES)}
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize(("group", "name"), _NAMES)
+@pytest.mark.parametrize(("group", "name", "kind"), _CASES_OF_KINDS)
 def test_values_have_the_bits_of_stock(runs, group, name, kind):
     stock, ours = runs["stock"]["whole"], runs[group][f"{name}_{kind}"]
     assert "raised" not in stock and "raised" not in ours, (stock, ours)
@@ -50,8 +56,7 @@ def test_values_have_the_bits_of_stock(runs, group, name, kind):
     assert ours["weights"] == stock["weights"]
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize(("group", "name"), _NAMES)
+@pytest.mark.parametrize(("group", "name", "kind"), _CASES_OF_KINDS)
 def test_each_part_is_on_as_it_was_set(runs, group, name, kind):
     is_placed, is_gathered, is_fused = _CASES[group][name][1]
     case = runs[group][f"{name}_{kind}"]

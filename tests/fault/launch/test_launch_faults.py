@@ -60,7 +60,7 @@ _KILLS = {
     "host_replica_ending": ("replicas", "ending", "ssh-worker-0"),
 }
 # `test_launch` kills tasks that train.
-_DEFAULT = ("worker_starting", "server_saving", "saver_saving", "host_replica_training")
+_DEFAULT = ("worker_starting", "saver_saving", "host_replica_training")
 
 
 def _kill_while_it_starts(job, folder, to_kill):
