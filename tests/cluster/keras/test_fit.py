@@ -60,16 +60,12 @@ def _group(name):
 
 def _slow(mode, group):
     """Cases of a group that only slow tests ask for."""
-    if group == "ResNet":
-        return ()
-    if mode == "off":
-        return ()
     names = [name for name in _STEPS if _group(name) == group]
     fast = _ALONE if mode == "imported" else _DEFAULT
     slow = [name for name in names if name not in fast]
-    return slow + (
-        [_LOOP(name) for name in names if name not in _ALSO_BY_LOOP] if mode == "on" else []
-    )
+    if mode in ("on", "off"):
+        slow += [_LOOP(name) for name in names if mode == "off" or name not in _ALSO_BY_LOOP]
+    return slow
 
 
 @pytest.fixture(scope="module")
