@@ -76,7 +76,7 @@ def run(request):
     emitted = _run("plugin", is_whole, env)
     cases = {(e["phase"], e["case"]): e for e in emitted if "values" in e}
     (lent,) = [e["of_tasks"] for e in emitted if e["case"] == "lent"]
-    return cases, by_channel, lent
+    return cases, by_channel, lent, is_whole
 
 
 def _counted(run, phase):
