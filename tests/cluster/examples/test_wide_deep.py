@@ -17,7 +17,6 @@ from examples import demo, standalone
 from examples.session import Session, SessionError
 from examples.wide_deep import train
 from examples.wide_deep.train import prepare
-from tests.slow_cases import slow
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -88,7 +87,7 @@ def test_fused_losses_equal_one_process(tmp_path_factory):
     ("workload", "options"),
     [
         ("features", {"features": 5, "batch": 16}),
-        slow("rfc", {"embeddings": 4, "batch": 16, "shards": 3}),
+        ("rfc", {"embeddings": 4, "batch": 16, "shards": 3}),
     ],
 )
 def test_benchmark_workloads_equal_one_process(workload, options):
