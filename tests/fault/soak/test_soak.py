@@ -16,8 +16,8 @@ from tests.fault.soak import replicas
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
-_STEPS = 300
-_EVERY = 50  # six faults
+_STEPS = 480
+_EVERY = 80  # six faults
 
 
 def test_each_fault_once(isolated_env, tmp_path):
