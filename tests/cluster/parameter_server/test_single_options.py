@@ -42,9 +42,16 @@ _CASES_OF_KINDS = slow_but(
 )
 
 
+def _slow(group):
+    """Cases of a group that only slow tests ask for."""
+    return [f"{name}_pieces" for name in _CASES.get(group, ()) if name not in _FAST_IN_PIECES]
+
+
 @pytest.fixture(scope="module")
 def runs():
-    return {group: coordinator.run(__file__, group) for group in ("stock", *_CASES)}
+    return {
+        group: coordinator.Cases(__file__, group, slow=_slow(group)) for group in ("stock", *_CASES)
+    }
 
 
 @pytest.mark.parametrize(("group", "name", "kind"), _CASES_OF_KINDS)
@@ -182,7 +189,8 @@ def _main(group):
             f"{name}_{kind}": case(settings, kind == "pieces")
             for name, (settings, _) in _CASES[group].items()
             for kind in _KINDS
-        }
+        },
+        _slow(group),
     )
 
 
