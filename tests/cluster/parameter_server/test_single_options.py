@@ -184,14 +184,11 @@ def _main(group):
 
     if group == "stock":
         coordinator.finish({"whole": case({}, False)})
-    coordinator.finish(
-        {
-            f"{name}_{kind}": case(settings, kind == "pieces")
-            for name, (settings, _) in _CASES[group].items()
-            for kind in _KINDS
-        },
-        _slow(group),
-    )
+    cases, settings = {}, {}
+    for name, (more, _) in _CASES[group].items():
+        settings = settings | more
+        cases |= {f"{name}_{kind}": case(settings, kind == "pieces") for kind in _KINDS}
+    coordinator.finish(cases, _slow(group))
 
 
 if __name__ == "__main__":
