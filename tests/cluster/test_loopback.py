@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import listening, scripted
+from tests.slow_cases import slow
 from tf_fuse.cluster.local_cluster import LocalCluster
 from tf_fuse.cluster.task_process import ONE_HOST, Host
 
@@ -136,7 +137,7 @@ def test_stock_servers_listen_everywhere(tmp_path):
     [
         (_ON_SERVERS, ["--workers", "1", "--ps", "1"]),
         (_ON_REPLICAS, ["--workers", "2"]),
-        (_ON_REPLICAS, []),
+        slow(_ON_REPLICAS, []),
     ],
     ids=["servers", "replicas", "replica"],
 )

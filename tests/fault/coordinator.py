@@ -10,6 +10,7 @@ for each into a file; the tests look at the lines.
 from __future__ import annotations
 
 import faulthandler
+import functools
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,17 +31,46 @@ _ROOT = Path(__file__).resolve().parents[2]
 _REMOVED = {"TF_CONFIG", "PYTHONHOME", "PYTHONSTARTUP"}
 _TIMEOUT_S = 290
 _SECONDS = "TF_FUSE_TEST_SCRIPT_SECONDS"  # of the environment: how long a script has
+_SPEED = "TF_FUSE_TEST_SCRIPT_SPEED"  # of the environment: which cases it runs, "fast" or "slow"
 
 MODES = ("stock", "off", "on")
 
 
-def run(script: str, *args: object, seconds: int = _TIMEOUT_S) -> dict[str, Any]:
+class Cases:
+    """What the cases of a script emitted, by name, as `run` returns it.
+
+    Those that only slow tests look at run in a process of their own. Each of the two processes is
+    started when a test asks for a case of it.
+    """
+
+    def __init__(
+        self, script: str, *args: object, slow: Collection[str], seconds: int = _TIMEOUT_S
+    ):
+        """Runs nothing yet.
+
+        Args:
+          script: as of `run`; it hands the same names to `finish`.
+          args: as of `run`.
+          slow: names of cases that only slow tests ask for.
+          seconds: as of `run`.
+        """
+        self._slow = slow
+        self._run = functools.cache(functools.partial(run, script, *args, seconds=seconds))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._run(speed="slow" if name in self._slow else "fast")[name]
+
+
+def run(
+    script: str, *args: object, seconds: int = _TIMEOUT_S, speed: str | None = None
+) -> dict[str, Any]:
     """Runs a module of cases as a script.
 
     Args:
       script: the module's `__file__`.
       args: its command line.
       seconds: how long it may take; a script with many cases takes long on a busy machine.
+      speed: which of its cases it runs; None for all. See `Cases`.
 
     Returns:
       What each case emitted, by name; a case that raised has the one key "raised".
@@ -59,6 +89,8 @@ def run(script: str, *args: object, seconds: int = _TIMEOUT_S) -> dict[str, Any]
         "no_proxy": "localhost,127.0.0.1",
         "NO_PROXY": "localhost,127.0.0.1",
     }
+    if speed is not None:
+        env[_SPEED] = speed
     command = [sys.executable, script, *map(str, args)]
     with scripted.result_file(env) as (whole, path):
         # A file, not a pipe: it may be read after a timeout, and is never full.
@@ -81,11 +113,18 @@ def run(script: str, *args: object, seconds: int = _TIMEOUT_S) -> dict[str, Any]
     return cases
 
 
-def finish(cases: dict[str, Callable[[], Any]]) -> None:
+def finish(cases: dict[str, Callable[[], Any]], slow: Collection[str] = ()) -> None:
     """Runs the cases of a script in order, reports what each returns, and ends the process.
 
     If that takes too long, the process ends with the stacks of its threads.
+
+    Args:
+      cases: by name.
+      slow: those that only slow tests ask for, see `Cases`.
     """
+    assert set(slow) <= cases.keys(), set(slow) - cases.keys()
+    if speed := os.environ.get(_SPEED):
+        cases = {name: case for name, case in cases.items() if (name in slow) == (speed == "slow")}
     seconds = int(os.environ.get(_SECONDS, _TIMEOUT_S))
     faulthandler.dump_traceback_later(seconds - 20, exit=True)
     if "tf_fuse" in sys.modules:

@@ -20,7 +20,7 @@ from tests.fault import coordinator
 pytestmark = pytest.mark.cluster
 
 # How many by default, and in `make slow`. (Each kind of statement is in some of 20 or more.)
-_PROGRAMS = {"servers": (20, 40), "replicas": (4, 10), "layouts": (36, 68)}
+_PROGRAMS = {"servers": (8, 40), "replicas": (4, 10), "layouts": (12, 68)}
 # By default. (Of so few programs on replicas, seed 1 draws only one that is rewritten.)
 _SEEDS = {"servers": 1, "replicas": 2, "layouts": 1}
 

@@ -10,6 +10,25 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[3]
 
+# The text of a program that has each worker add to a variable on a server, and says so.
+ON_SERVERS = """
+import os
+import tensorflow as tf
+import tf_fuse
+
+tf.config.optimizer.set_experimental_options({"tf_fuse": True})
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+with strategy.scope():
+    count = tf.Variable(0)
+for worker in range(len(resolver.cluster_spec().as_dict()["worker"])):
+    with tf.device(f"/job:worker/task:{worker}"):
+        tf.function(lambda: count.assign_add(1))()
+print("counted", int(count.numpy()), flush=True)
+os._exit(0)
+"""
+
 
 def start(tmp_path, program, *options, arguments=(), variables=()):
     """Start `tf-fuse launch` with a program of this text, and more variables."""

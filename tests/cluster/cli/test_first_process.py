@@ -15,6 +15,7 @@ import pytest
 
 from tests import pid_namespaces
 from tests.fault.coordinator import wait_until
+from tests.slow_cases import slow
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
@@ -23,7 +24,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT)])
 def test_signals_end_it(number):
     with HeldPorts(1) as ports:
         config = {

@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 from tests.cluster.cli import ssh
+from tests.cluster.cli.launch_program import ON_SERVERS
+from tests.cluster.examples import quickstarts
 from tests.fault.coordinator import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -54,9 +56,12 @@ def _notes(tmp_path):
 
 def test_servers_and_workers_are_dealt_to_hosts(start, tmp_path):
     hosts = ["localhost", "somebody@127.0.0.1"]
-    job = start(hosts, "--workers", "2", "--ps", "1", _EXAMPLES / "keras_ps.py")
+    program = tmp_path / "program.py"
+    program.write_text(ON_SERVERS)
+    job = start(hosts, "--workers", "2", "--ps", "1", program)
     output, _ = job.communicate(timeout=250)
     assert job.returncode == 0, output
+    assert "[chief:0] counted 2\n" in output
     assert _notes(tmp_path) == ["localhost", "localhost", "somebody@127.0.0.1"]
     ready = dict(re.findall(r"ready task=(\S+) address=(\S+):\d+ protocol=grpc\+fuse", output))
     assert ready == {"ps:0": "localhost", "worker:0": "127.0.0.1", "worker:1": "localhost"}
@@ -65,7 +70,9 @@ def test_servers_and_workers_are_dealt_to_hosts(start, tmp_path):
 
 
 def test_programs_of_replicas_run_on_the_hosts(start, tmp_path):
-    job = start(["localhost"], "--workers", "2", _EXAMPLES / "quickstart_mwms.py")
+    program = tmp_path / "quickstart_mwms.py"
+    program.write_text(quickstarts.shortened(program.name), encoding="utf-8")
+    job = start(["localhost"], "--workers", "2", program)
     output, _ = job.communicate(timeout=250)
     assert job.returncode == 0, output
     assert _notes(tmp_path) == ["localhost"] * 2

@@ -19,6 +19,7 @@ import pytest
 from examples import two_hosts
 from tests import forking, pid_namespaces
 from tests.cluster.examples import quickstarts
+from tests.slow_cases import slow
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -83,7 +84,7 @@ def test_here(quickstart, unchanged):
 
 @_NEEDS_CONTAINERS
 @pytest.mark.parametrize(("name", "unchanged"), quickstarts.cases("quickstart_keras.py"))
-@pytest.mark.parametrize("platform", ["TFJob", "none"])
+@pytest.mark.parametrize("platform", [slow("TFJob"), "none"])
 def test_as_the_command_of_a_container(quickstart, platform):
     """As the first process of a PID namespace: one task of a TFJob, or the whole job."""
     variables, label = {}, r"\[worker:0\] "

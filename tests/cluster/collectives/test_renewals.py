@@ -5,15 +5,17 @@
 TensorFlow makes a new manager of collectives then, and has made its own in place of the plugin's.
 """
 
+import itertools
+
 import pytest
 
 from examples.standalone import cluster_package
 from tests.cluster.collectives.ranks import Ranks, Reduce
 from tests.cluster.shard_update.checks import check_equal
+from tests.slow_cases import slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-_PATHS = ("", "grpc", "tcp,grpc")
 _SLOW = pytest.mark.slow
 _PATHS_BUT_TCP_SLOW = ("", "grpc", pytest.param("tcp,grpc", marks=_SLOW))
 _ELEMENTS = 300_000
@@ -31,7 +33,7 @@ def _goes_by(counted, path):
         assert "collective_bytes_stock" not in of_rank
 
 
-@pytest.mark.parametrize("path", _PATHS)
+@pytest.mark.parametrize("path", _PATHS_BUT_TCP_SLOW)
 def test_the_plugin_stays(path):
     with Ranks(["grpc+fuse"] * 2, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
         expected, counted = ranks.counted("reduce", **_reduce(2))
@@ -84,8 +86,13 @@ def test_who_waits_for_a_rank_that_renews_is_answered(path):
         assert [c["collective_bytes_stock"] for c in ranks.values("counters")] == [0, 0]
 
 
-@pytest.mark.parametrize("sizes", [[_ELEMENTS] * 2, [7, 8]])
-@pytest.mark.parametrize("path", _PATHS_BUT_TCP_SLOW)
+@pytest.mark.parametrize(
+    ("path", "sizes"),
+    slow_but(
+        itertools.product(("", "grpc", "tcp,grpc"), ([_ELEMENTS] * 2, [7, 8])),
+        lambda one: one in (("", [7, 8]), ("grpc", [_ELEMENTS] * 2)),
+    ),
+)
 def test_who_waits_for_a_broadcast_of_a_rank_that_renews_gets_its_value(path, sizes):
     """The strategy of another model gives its variables the keys that those of the first one had.
 

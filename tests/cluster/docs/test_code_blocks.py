@@ -98,8 +98,9 @@ _PAGES = {
     "weight_update.md": [""],
 }
 
-# Lines that need the reader's own machines, and what stands for them here.
+# Lines that need the reader's own machines, or take long, and what stands for them here.
 _REPLACED = {
+    ("layout.md", "ExecutionBench(pair))"): "ExecutionBench(pair), rounds=8)",
     ("watching.md", "9400"): "PORT",
     ("weight_update.md", "range(100)"): "range(2)",
 }

@@ -71,7 +71,7 @@ def test_losses_and_weights_equal_one_process(data, one_process):
 def test_fused_losses_equal_one_process(tmp_path_factory):
     data = prepare("criteo", tmp_path_factory.mktemp("fused"), rows=3000)
     options = {"batch": 128}
-    steps = 30
+    steps = 10
     results = {}
     for mode in ("local", "fused"):
         with Session(_spec(mode, data, options=options)) as session:

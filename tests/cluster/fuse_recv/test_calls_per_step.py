@@ -12,6 +12,7 @@ import pytest
 
 from examples import standalone
 from tests.fault.call_counter import CallCounter
+from tests.slow_cases import slow
 
 pytestmark = pytest.mark.cluster
 
@@ -64,7 +65,7 @@ def _calls(tables, paths, *options, enqueues=0):
             coordinator.communicate()
 
 
-@pytest.mark.parametrize("tables", [6, 60])
+@pytest.mark.parametrize("tables", [slow(6), 60])
 def test_calls_do_not_grow_with_the_number_of_tables(tables):
     """Of each task: one to begin its part, of a server one to clean up, and one per need.
 

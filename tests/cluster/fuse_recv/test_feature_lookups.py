@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow_but
 
 pytestmark = pytest.mark.cluster
 _WORKER = "/job:worker/replica:0/task:0"
@@ -19,14 +20,21 @@ _LOOKUPS = [
     for weights in ("", " with weights")
 ]
 _RAGGED = ["ragged rows", "ragged sum", "ragged mean", "ragged sparse"]
+# Each combiner, each function and each kind of weights is in another one, too.
+_SLOW = [
+    "sparse sum with weights", "sparse mean", "sparse sqrtn with weights", "safe sum",
+    "safe mean with weights", "safe sqrtn", "safe sum with weights", "ragged sum",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def cases():
-    return coordinator.run(__file__, "job")
+    return coordinator.Cases(__file__, "job", slow=_SLOW)
 
 
-@pytest.mark.parametrize("lookup", [*_LOOKUPS, *_RAGGED])
+@pytest.mark.parametrize(
+    "lookup", slow_but([*_LOOKUPS, *_RAGGED], lambda lookup: lookup not in _SLOW)
+)
 def test_values_are_those_of_stock(cases, lookup):
     case = cases[lookup]
     assert "raised" not in case, case
@@ -98,7 +106,8 @@ def _main():
     def compared(name):
         return {"stock": trained(name, False), "on": trained(name, True)}
 
-    coordinator.finish({name: lambda name=name: compared(name) for name in [*_LOOKUPS, *_RAGGED]})
+    cases = {name: lambda name=name: compared(name) for name in [*_LOOKUPS, *_RAGGED]}
+    coordinator.finish(cases, _SLOW)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 """Frames by each data path, forced and forbidden: the same bits as in stock TensorFlow."""
 
 import collections
+import functools
 import os
 from pathlib import Path
 
@@ -24,31 +25,58 @@ _ENVIRONMENTS = {
 }
 
 
-def _run(mode, env):
+# What runs by default; `make slow` runs all.
+_FEW = [
+    "branches",
+    "crowded",
+    "dtypes",
+    "gradients",
+    "loops",
+    "reads",
+    "strings",
+    "updates_in_branches",
+]
+
+
+def _run(mode, is_whole, env):
     script = Path(__file__).parent / "modes.py"
     spec = {"mode": mode, "workers": 1, "ps": 2, "off": [], "divided": _DIVIDED}
+    if not is_whole:
+        spec["cases"] = _FEW
     return scripted.run(script, spec, {**os.environ, **env})
 
 
+@functools.cache
+def _stock(is_whole):
+    return {e["case"]: e["values"] for e in _run("stock", is_whole, {}) if "values" in e}
+
+
 @pytest.fixture(scope="module")
-def stock():
-    return {e["case"]: e["values"] for e in _run("stock", {}) if "values" in e}
+def stock(run):
+    return _stock(run[3])
 
 
 # (test_modes.py has the default.)
 _PARAMS = [
-    pytest.param(name, marks=pytest.mark.slow if name == "default" else ())
+    pytest.param(
+        (name, is_whole),
+        id=f"{name}-{'all' if is_whole else 'few'}",
+        marks=pytest.mark.slow if is_whole or name == "default" else (),
+    )
     for name in sorted(_ENVIRONMENTS)
+    for is_whole in (False, True)
+    if is_whole or name != "default"
 ]
 
 
 @pytest.fixture(scope="module", params=_PARAMS)
 def run(request):
-    env, by_channel = _ENVIRONMENTS[request.param]
-    emitted = _run("plugin", env)
+    path, is_whole = request.param
+    env, by_channel = _ENVIRONMENTS[path]
+    emitted = _run("plugin", is_whole, env)
     cases = {(e["phase"], e["case"]): e for e in emitted if "values" in e}
     (lent,) = [e["of_tasks"] for e in emitted if e["case"] == "lent"]
-    return cases, by_channel, lent
+    return cases, by_channel, lent, is_whole
 
 
 def _counted(run, phase):

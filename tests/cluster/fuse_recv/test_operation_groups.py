@@ -9,30 +9,37 @@ import pytest
 
 from tests.cluster.fuse_recv.table_step import table_step
 from tests.fault import coordinator
+from tests.slow_cases import slow, slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
-_TABLES, _MORE_TABLES = 10, 300
+_TABLES = 10
+_MORE_TABLES = (40, 300)
 _STEPS = 6
+_LIBRARIES = [
+    "scatter",
+    "keras Adam",
+    "keras SGD",
+    "tf_keras Adagrad",
+    "tf_keras.legacy SGD",
+    "tf_keras.legacy SGD with momentum",
+    "large rows",
+]
+_SLOW = [
+    "keras SGD",
+    "tf_keras Adagrad",
+    f"operations {_MORE_TABLES[1]}",
+    f"all rows {_MORE_TABLES[1]}",
+]
+_MORE = pytest.mark.parametrize("more", [_MORE_TABLES[0], slow(_MORE_TABLES[1])])
 _WORKER = "/job:worker/replica:0/task:0"
 
 
 @pytest.fixture(scope="module")
 def cases():
-    return coordinator.run(__file__, "job", seconds=890)
+    return coordinator.Cases(__file__, "job", slow=_SLOW, seconds=890)
 
 
-@pytest.mark.parametrize(
-    "library",
-    [
-        "scatter",
-        "keras Adam",
-        "keras SGD",
-        "tf_keras Adagrad",
-        "tf_keras.legacy SGD",
-        "tf_keras.legacy SGD with momentum",
-        "large rows",
-    ],
-)
+@pytest.mark.parametrize("library", slow_but(_LIBRARIES, lambda library: library not in _SLOW))
 def test_values_are_those_of_stock(cases, library):
     case = cases[library]
     # Stock is not rewritten; without the option receives are fused, but not operations.
@@ -60,29 +67,32 @@ def test_what_is_too_large_for_a_frame_travels_beside_it(cases):
     assert cases["large rows"]["beside"] == 2 * wide * _STEPS  # rows, and their gradients
 
 
-def test_servers_run_as_many_operations_for_many_tables(cases):
-    few, many = (cases[f"operations {tables}"] for tables in (_TABLES, _MORE_TABLES))
+@_MORE
+def test_servers_run_as_many_operations_for_many_tables(cases, more):
+    few, many = (cases[f"operations {tables}"] for tables in (_TABLES, more))
     assert few["servers"] == many["servers"]
     # Of each server: lookups with their sends, and updates.
     assert [len(groups) for groups in many["servers"].values()] == [2, 2]
-    assert sum(many["lookups"]) == _MORE_TABLES
+    assert sum(many["lookups"]) == more
 
 
-def test_servers_run_as_many_operations_where_an_optimizer_changes_all_rows(cases):
-    few, many = (cases[f"all rows {tables}"] for tables in (_TABLES, _MORE_TABLES))
+@_MORE
+def test_servers_run_as_many_operations_where_an_optimizer_changes_all_rows(cases, more):
+    few, many = (cases[f"all rows {tables}"] for tables in (_TABLES, more))
     assert few["servers"] == many["servers"]
     # Of each server: what tells the step's beginning, lookups with their sends, and updates.
     assert [len(groups) for groups in many["servers"].values()] == [3, 3]
     # (One more counts the steps.)
-    assert (few["updates"], many["updates"]) == (_TABLES + 1, _MORE_TABLES + 1)
+    assert (few["updates"], many["updates"]) == (_TABLES + 1, more + 1)
     # No table has an operation of its own that makes its gradient dense.
-    assert (few["sums"], many["sums"]) == (2 * _TABLES, 2 * _MORE_TABLES)
+    assert (few["sums"], many["sums"]) == (2 * _TABLES, 2 * more)
 
 
-def test_a_worker_sends_as_often_for_many_tables(cases):
-    few, many = (cases[f"operations {tables}"] for tables in (_TABLES, _MORE_TABLES))
+@_MORE
+def test_a_worker_sends_as_often_for_many_tables(cases, more):
+    few, many = (cases[f"operations {tables}"] for tables in (_TABLES, more))
     # Ids, and gradients that are ready at a moment of their own each.
-    assert (few["sent"], many["sent"]) == (2 * _TABLES, 2 * _MORE_TABLES)
+    assert (few["sent"], many["sent"]) == (2 * _TABLES, 2 * more)
     for case in (few, many):
         assert case["sends"] == {"worker": 4, "ps": 2}  # both to each server; rows from each
 
@@ -239,22 +249,11 @@ def _main():
             after = bool(job.call(step, (ids(2, _TABLES),)) > 0)
         return {**texts, "after": after}
 
-    cases = {
-        name: lambda name=name: compared(name)
-        for name in (
-            "scatter",
-            "keras Adam",
-            "keras SGD",
-            "tf_keras Adagrad",
-            "tf_keras.legacy SGD",
-            "tf_keras.legacy SGD with momentum",
-            "large rows",
-        )
-    }
-    cases |= {f"operations {n}": lambda n=n: counted(n) for n in (_TABLES, _MORE_TABLES)}
-    cases |= {f"all rows {n}": lambda n=n: of_all_rows(n) for n in (_TABLES, _MORE_TABLES)}
+    cases = {name: lambda name=name: compared(name) for name in _LIBRARIES}
+    cases |= {f"operations {n}": lambda n=n: counted(n) for n in (_TABLES, *_MORE_TABLES)}
+    cases |= {f"all rows {n}": lambda n=n: of_all_rows(n) for n in (_TABLES, *_MORE_TABLES)}
     cases |= {f"error {row}": lambda row=row: error(row) for row in (-1, 50)}
-    coordinator.finish(cases)
+    coordinator.finish(cases, _SLOW)
 
 
 if __name__ == "__main__":

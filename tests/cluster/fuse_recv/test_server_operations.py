@@ -12,9 +12,12 @@ import pytest
 
 from tests.cluster.fuse_recv.table_step import table_step
 from tests.fault import coordinator
+from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-_FEW, _MANY = 10, 300
+_FEW = 10
+_MANY = (40, 300)
+_SLOW = [f"{update} {_MANY[1]}" for update in ("scatter", "keras Adam")]
 # Of a server, in a step: with its first input and what unpacks handles from it.
 _SCATTER = {
     "_Arg": 1, "TfFuse>UnpackHandles": 1, "NoOp": 1, "_FuseRecv": 2, "TfFuse>OperationGroup": 2,
@@ -23,12 +26,13 @@ _SCATTER = {
 
 @pytest.fixture(scope="module")
 def cases():
-    return coordinator.run(__file__, "job", seconds=590)
+    return coordinator.Cases(__file__, "job", slow=_SLOW, seconds=590)
 
 
+@pytest.mark.parametrize("tables", [_MANY[0], slow(_MANY[1])])
 @pytest.mark.parametrize("update", ["scatter", "keras Adam"])
-def test_servers_run_as_many_operations_for_many_tables(cases, update):
-    few, many = (cases[f"{update} {tables}"] for tables in (_FEW, _MANY))
+def test_servers_run_as_many_operations_for_many_tables(cases, update, tables):
+    few, many = cases[f"{update} {_FEW}"], cases[f"{update} {tables}"]
     assert len(few) == 2
     assert few == many
     if update == "scatter":
@@ -86,10 +90,10 @@ def _main():
     cases = {
         f"{update} {tables}": lambda update=update, tables=tables: counted(update, tables)
         for update in ("scatter", "keras Adam")
-        for tables in (_FEW, _MANY)
+        for tables in (_FEW, *_MANY)
     }
     cases["without"] = lambda: counted("scatter", _FEW, in_groups=False)
-    coordinator.finish(cases)
+    coordinator.finish(cases, _SLOW)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 _ROWS, _BATCH, _EPOCHS = 30, 4, 3
 _SUM = float(sum(range(_ROWS)))
+_SLOW = ["seeded shuffle", "orders OFF"]
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    return coordinator.run(__file__, tmp_path_factory.mktemp("rows"))
+    return coordinator.Cases(__file__, tmp_path_factory.mktemp("rows"), slow=_SLOW)
 
 
 @pytest.mark.parametrize("policy", ["DATA", "FILE"])
@@ -57,12 +59,12 @@ def test_repeated_data(cases):
     assert cases["repeated"] == 2 * 6 * _BATCH
 
 
-@pytest.mark.parametrize("what", ["seeded shuffle", "unseeded shuffle", "sampled"])
+@pytest.mark.parametrize("what", [slow("seeded shuffle"), "unseeded shuffle", "sampled"])
 def test_an_order_is_the_same_in_all_workers(cases, what):
     assert cases[what] == [1] * _ROWS
 
 
-@pytest.mark.parametrize("policy", ["DATA", "OFF", "function"])
+@pytest.mark.parametrize("policy", ["DATA", slow("OFF"), "function"])
 def test_each_epoch_has_the_order_of_one_process(cases, policy):
     """Seen by the first rows of its batches, which workers train in any order."""
     found, expected = cases[f"orders {policy}"]
@@ -302,7 +304,8 @@ def _main(folder):
         return counted(numbers().map(lambda _: rows.dequeue()), "DATA")
 
     coordinator.finish(
-        {
+        slow=_SLOW,
+        cases={
             "DATA": lambda: trained(asking(numbers().batch(_BATCH), "DATA")),
             "FILE": lambda: trained(asking(rows_of_files(names).batch(_BATCH), "FILE")),
             "files of workers": files_of_workers,
@@ -328,7 +331,7 @@ def _main(folder):
             "queue": queue,
             "endless": lambda: counted(numbers().repeat(), "DATA"),
             "one file": lambda: counted(rows_of_files(names[:1]), "FILE"),
-        }
+        },
     )
 
 

@@ -16,7 +16,7 @@ from tests.slow_cases import slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
-# The steps per execution of each model. The default run trains the first six.
+# The steps per execution of each model.
 _STEPS = {
     "wide & deep": 3,
     "MLP": 2,
@@ -36,23 +36,36 @@ _STEPS = {
     "Transformer": 2,
     "preprocessing": 1,
 }
-_DEFAULT = list(_STEPS)[:8]
+_DEFAULT = [
+    "wide & deep", "own train_step", "metric in a step", "partitioned", "accumulated", "float16",
+]  # fmt: skip
+# Of these, by default also trained by a custom loop, and without a cluster after the import.
+_ALSO_BY_LOOP = ["wide & deep", "own train_step", "accumulated"]
+_ALONE = ["wide & deep", "metric in a step"]
 _EPOCHS = 2
 # With the options off, a Keras 3 variable in parts is stock's, which Keras cannot train.
-_CASES = slow_but(
-    [
-        (name, mode)
-        for name in _STEPS
-        for mode in ("on", "off")
-        if (name, mode) != ("partitioned", "off")
-    ],
-    lambda case: case[0] in _DEFAULT and case[1] == "on",
-)
+_NAMES_AND_MODES = [
+    (name, mode)
+    for name in _STEPS
+    for mode in ("on", "off")
+    if (name, mode) != ("partitioned", "off")
+]
+_LOOP = "{}, loop".format
 
 
 def _group(name):
     """Which models run in one process, one after the other."""
-    return "default" if name in _DEFAULT else name if name == "ResNet" else "others"
+    return "ResNet" if name.startswith("ResNet") else "others"
+
+
+def _slow(mode, group):
+    """Cases of a group that only slow tests ask for."""
+    names = [name for name in _STEPS if _group(name) == group]
+    fast = _ALONE if mode == "imported" else _DEFAULT
+    slow = [name for name in names if name not in fast]
+    if mode in ("on", "off"):
+        slow += [_LOOP(name) for name in names if mode == "off" or name not in _ALSO_BY_LOOP]
+    return slow
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +74,15 @@ def runs():
 
     @functools.cache
     def run(mode, group):
-        return coordinator.run(__file__, mode, group, seconds=850)
+        return coordinator.Cases(__file__, mode, group, slow=_slow(mode, group), seconds=850)
 
     return lambda mode, name: run(mode, _group(name))[name]
 
 
-@pytest.mark.parametrize(("name", "mode"), _CASES)
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    slow_but(_NAMES_AND_MODES, lambda case: case[0] in _DEFAULT and case[1] == "on"),
+)
 def test_values_are_those_of_one_process(runs, name, mode):
     expected, here = runs("one process", name), runs(mode, name)
     assert "raised" not in expected and "raised" not in here, (expected, here)
@@ -74,9 +90,13 @@ def test_values_are_those_of_one_process(runs, name, mode):
         assert here[what] == expected[what], what
 
 
-@pytest.mark.parametrize(("name", "mode"), _CASES)
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    slow_but(_NAMES_AND_MODES, lambda case: case[0] in _ALSO_BY_LOOP and case[1] == "on"),
+)
 def test_values_are_those_of_a_custom_loop(runs, name, mode):
-    here, loop = runs(mode, name), runs(mode, name)["loop"]
+    here, loop = runs(mode, name), runs(mode, _LOOP(name))
+    assert "raised" not in loop, loop
     assert loop["history"].items() <= here["history"].items()
     assert "loss" in loop["history"]
     assert loop["variables"] == here["trained"]
@@ -87,13 +107,13 @@ def test_the_partitioned_table_is_on_both_servers(runs):
     assert runs("one process", "partitioned")["parts"] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("name", _DEFAULT)
+@pytest.mark.parametrize("name", slow_but(list(_STEPS)[:8], _ALONE.__contains__))
 def test_the_import_leaves_models_without_a_cluster_alone(runs, name):
     assert "raised" not in runs("imported", name)
     assert runs("imported", name) == runs("one process", name)
 
 
-@pytest.mark.parametrize("name", _DEFAULT)
+@pytest.mark.parametrize("name", slow_but(list(_STEPS)[:8], _DEFAULT.__contains__))
 def test_callbacks_are_called_as_in_one_process(runs, name):
     expected, here = (runs(mode, name)["calls"] for mode in ("one process", "on"))
     assert here == expected
@@ -177,7 +197,6 @@ def _main(mode, group):
             "variables": variables(model),
             "calls": calls.made,
             "parts": [len(getattr(one.value, "variables", [one])) for one in model.weights],
-            "loop": loop(name) if strategies else None,
         }
 
     def loop(name):
@@ -187,7 +206,10 @@ def _main(mode, group):
         return {"history": coordinator.exact(history), "variables": variables(case.model)}
 
     names = [name for name in _STEPS if _group(name) == group]
-    coordinator.finish({name: functools.partial(run, name) for name in names})
+    cases = {name: functools.partial(run, name) for name in names}
+    if strategies:
+        cases |= {_LOOP(name): functools.partial(loop, name) for name in names}
+    coordinator.finish(cases, _slow(mode, group))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 _ROWS, _BATCH = 37, 4
 _STEPS = 10
+_SLOW = ["outside, function"]
 
 
 # Programs without the plugin, in the folder of the files.
@@ -52,7 +54,7 @@ print(json.dumps(predicted(model)))
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    return coordinator.run(__file__, tmp_path_factory.mktemp("files"), seconds=500)
+    return coordinator.Cases(__file__, tmp_path_factory.mktemp("files"), slow=_SLOW, seconds=500)
 
 
 def test_logs_are_numbers(cases):
@@ -120,8 +122,11 @@ def test_a_file_of_one_process_trains_on(cases):
     assert cases["there and back"] == {"same": True, "step": 2 * _STEPS}
 
 
-@pytest.mark.parametrize("data", ["dataset", "function"])
-@pytest.mark.parametrize("where", ["inside", "outside"])
+@pytest.mark.parametrize(
+    ("where", "data"),
+    [("inside", "dataset"), ("inside", "function"), ("outside", "dataset")]
+    + [slow("outside", "function")],
+)
 def test_preprocessing_layers_work(cases, where, data):
     """Adapted ones; losses are those of the weights in the beginning, whoever preprocesses."""
     assert cases[f"{where}, {data}"] == cases["inside, dataset"]
@@ -354,7 +359,8 @@ def _main(folder):
         return {"trained": float(history["largest"][0]), "evaluated": float(evaluated["largest"])}
 
     coordinator.finish(
-        {
+        slow=_SLOW,
+        cases={
             "logs": logs,
             "callbacks": callbacks,
             "tensorboard": tensorboard,
@@ -371,7 +377,7 @@ def _main(folder):
             },
             "accumulated": accumulated,
             "largest": largest,
-        }
+        },
     )
 
 

@@ -10,19 +10,24 @@ import warnings
 import pytest
 
 from tests.fault import coordinator
-from tests.slow_cases import slow
+from tests.slow_cases import slow, slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 _ROWS, _BATCH, _EPOCHS = 30, 4, 3
 _MANY = 4000  # rows: no worker comes to the end of its own
 _LOST = "lost worker, {}".format
+# With one step per call, and more of the same mistakes.
+_SLOW = [
+    "finite, 1", _LOST(1), f"repeated, {_LOST(1)}", "slice", "iterators", "datasets, evaluate",
+    "sample_weight", "class_weight",
+]  # fmt: skip
 
 
 # (`test_fit_workers` has three calls in flight.)
 @pytest.fixture(scope="module", params=[1, slow(3)], ids="in_flight={}".format)
 def cases(request):
-    return coordinator.run(__file__, request.param, seconds=400)
+    return coordinator.Cases(__file__, request.param, slow=_SLOW, seconds=400)
 
 
 @pytest.mark.parametrize("steps", [slow(1), 3])
@@ -80,50 +85,53 @@ def test_a_dataset_on_the_coordinator_can_validate(cases):
     assert cases["validated"] == [float(sum(range(_ROWS)))] * 2
 
 
-@pytest.mark.parametrize(
-    ("what", "text"),
-    [
-        ("endless", "the dataset of a worker is endless: give steps_per_epoch"),
-        ("too short", "has ended before all steps of the epoch: repeat() it, or leave out steps_p"),
-        ("no dataset", "must return a tf.data.Dataset of batches; "),
+_MISTAKES = [
+    ("endless", "the dataset of a worker is endless: give steps_per_epoch"),
+    (
+        "too short",
+        "has ended before all steps of the epoch: repeat() it, or leave out steps_p",
+    ),
+    ("no dataset", "must return a tf.data.Dataset of batches; "),
+    (
+        "outer dataset",
+        "the function of an InputContext uses a dataset that was made outside of it, which "
+        "cannot be sent to workers: make the dataset inside of the function",
+    ),
+    (
+        "list",
+        "(input_pipeline_id of the InputContext is a tensor, which no list and no int() takes: "
+        "shard a dataset, for instance of the files' names)",
+    ),
+    (
+        "slice",
+        "(input_pipeline_id of the InputContext is a tensor, which no list and no int() takes: "
+        "shard a dataset, for instance of the files' names)",
+    ),
+    *(
         (
-            "outer dataset",
-            "the function of an InputContext uses a dataset that was made outside of it, which "
-            "cannot be sent to workers: make the dataset inside of the function",
-        ),
+            what,
+            "model.fit under ParameterServerStrategy does not take what "
+            "create_per_worker_dataset has made: give it the tf.data.Dataset, or a function of "
+            "an InputContext that makes it",
+        )
+        for what in ("datasets", "iterators", "datasets, evaluate")
+    ),
+    *(
         (
-            "list",
-            "(input_pipeline_id of the InputContext is a tensor, which no list and no int() takes: "
-            "shard a dataset, for instance of the files' names)",
-        ),
-        (
-            "slice",
-            "(input_pipeline_id of the InputContext is a tensor, which no list and no int() takes: "
-            "shard a dataset, for instance of the files' names)",
-        ),
-        *(
-            (
-                what,
-                "model.fit under ParameterServerStrategy does not take what "
-                "create_per_worker_dataset has made: give it the tf.data.Dataset, or a function of "
-                "an InputContext that makes it",
-            )
-            for what in ("datasets", "iterators", "datasets, evaluate")
-        ),
-        *(
-            (
-                what,
-                f"{what} cannot be given with a function of an InputContext: its dataset must "
-                "yield (x, y) or (x, y, sample_weight)",
-            )
-            for what in ("y", "sample_weight", "class_weight")
-        ),
-        (
-            "predict",
-            "predict keeps the order of its input, which workers' own datasets do not have",
-        ),
-    ],
-)
+            what,
+            f"{what} cannot be given with a function of an InputContext: its dataset must "
+            "yield (x, y) or (x, y, sample_weight)",
+        )
+        for what in ("y", "sample_weight", "class_weight")
+    ),
+    (
+        "predict",
+        "predict keeps the order of its input, which workers' own datasets do not have",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "text"), slow_but(_MISTAKES, lambda one: one[0] not in _SLOW))
 def test_mistakes_are_named(cases, what, text):
     assert text in cases[what]["text"]
 
@@ -133,7 +141,7 @@ def test_data_is_explained_once(cases):
     assert "each worker calls the function" in cases["explained"][0]
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_a_lost_worker_repeats_its_call_only(cases, steps):
     """The worker makes its dataset again, without the batches that were used; each counts once."""
     seen = cases[_LOST(steps)]["seen"]
@@ -142,7 +150,7 @@ def test_a_lost_worker_repeats_its_call_only(cases, steps):
     assert sum(seen) <= _EPOCHS * _ROWS + (cases["in flight"] + 1) * steps * _BATCH
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_a_lost_worker_goes_on_in_repeated_data(cases, steps):
     """With `steps_per_epoch`: it has used its rows in order, in several epochs of one iterator."""
     found = cases[f"repeated, {_LOST(steps)}"]
@@ -153,7 +161,7 @@ def test_a_lost_worker_goes_on_in_repeated_data(cases, steps):
     assert sum(found["seen"]) <= rows + (cases["in flight"] + 1) * steps * _BATCH
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_an_evaluation_is_exact_if_a_worker_is_lost(cases, steps):
     assert cases[_LOST(steps)]["evaluated"] == float(sum(range(_ROWS)))
 
@@ -317,7 +325,8 @@ def _main(in_flight):
     shards = [whole.shard(2, i) for i in range(2)]
 
     coordinator.finish(
-        {
+        slow=_SLOW,
+        cases={
             "in flight": lambda: in_flight,
             **{f"finite, {steps}": lambda steps=steps: finite(steps) for steps in (1, 3)},
             "logs": logs,
@@ -347,7 +356,7 @@ def _main(in_flight):
                 f"repeated, {_LOST(steps)}": lambda steps=steps: lost_in_repeated(steps)
                 for steps in (1, 3)
             },
-        }
+        },
     )
 
 

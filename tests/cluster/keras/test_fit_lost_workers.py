@@ -7,20 +7,27 @@ import sys
 import pytest
 
 from tests.fault import coordinator
-from tests.slow_cases import slow
+from tests.slow_cases import slow, slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 _ROWS, _BATCH = 203, 2
 _KINDS = ["dataset", "array", "PyDataset", "generator"]
+# Others show the same of these.
+_SLOW_KINDS = ("array", "PyDataset")
+_SLOW = [
+    *(f"{what}, {kind}" for what in ("evaluate", "predict") for kind in _SLOW_KINDS),
+    "ValueError, function", "KeyboardInterrupt, dataset",
+]  # fmt: skip
+_KIND = pytest.mark.parametrize("kind", slow_but(_KINDS, lambda kind: kind not in _SLOW_KINDS))
 
 
 @pytest.fixture(scope="module", params=[1, slow(3)], ids="in_flight={}".format)
 def cases(request):
-    return coordinator.run(__file__, request.param, seconds=700)
+    return coordinator.Cases(__file__, request.param, slow=_SLOW, seconds=700)
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@_KIND
 def test_an_evaluation_counts_each_row_once(cases, kind):
     assert cases[f"evaluate, {kind}"] == {
         "found": {"ids": float(sum(range(_ROWS))), "loss": sum(range(_ROWS)) / _ROWS},
@@ -28,7 +35,7 @@ def test_an_evaluation_counts_each_row_once(cases, kind):
     }
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@_KIND
 def test_predictions_keep_the_order_of_the_input(cases, kind):
     assert cases[f"predict, {kind}"] == {"found": [2.0 * i for i in range(_ROWS)], "killed": 1}
 
@@ -38,8 +45,15 @@ def test_a_fetch_that_fails_stops_nothing_else(cases):
     assert cases["fetch"] == {"lost": True, "read": (_ROWS + 1) // _BATCH}
 
 
-@pytest.mark.parametrize("error", ["ValueError", "KeyboardInterrupt"])
-@pytest.mark.parametrize("data", ["dataset", "function"])
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        ("dataset", "ValueError"),
+        ("function", "KeyboardInterrupt"),
+        slow("function", "ValueError"),
+        slow("dataset", "KeyboardInterrupt"),
+    ],
+)
 def test_steps_before_an_error_of_a_callback_do_not_count_later(cases, data, error):
     """None runs any more when fit has raised it."""
     found = cases[f"{error}, {data}"]
@@ -146,7 +160,8 @@ def _main(in_flight):
         }
 
     coordinator.finish(
-        {
+        slow=_SLOW,
+        cases={
             **{
                 f"{what}, {kind}": lambda what=what, kind=kind: run(what, kind)
                 for kind in _KINDS
@@ -158,7 +173,7 @@ def _main(in_flight):
                 for data in ("dataset", "function")
             },
             "fetch": fetch,
-        }
+        },
     )
 
 

@@ -17,16 +17,17 @@ from tests.slow_cases import slow
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 _ROWS, _BATCH, _EPOCHS = 30, 4, 3
+_SLOW = ["seen, 1", "predicted, array", "lost worker, 1"]
 
 
 # (`test_fit_functions` has one call in flight.)
 @pytest.fixture(scope="module", params=[slow(1), 3], ids="in_flight={}".format)
 def cases(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return coordinator.run(__file__, folder, request.param, seconds=400)
+    return coordinator.Cases(__file__, folder, request.param, slow=_SLOW, seconds=400)
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_each_row_trains_once_per_epoch(cases, steps):
     assert cases[f"seen, {steps}"] == [_EPOCHS] * _ROWS
 
@@ -75,7 +76,7 @@ def test_evaluation_counts_each_row_once(cases):
     assert cases["evaluated"] == [expected] * 5
 
 
-@pytest.mark.parametrize("how", ["array", "dataset", "batch"])
+@pytest.mark.parametrize("how", [slow("array"), "dataset", "batch"])
 def test_predictions_are_in_order(cases, how):
     assert cases[f"predicted, {how}"] == [2.0 * i for i in range(_ROWS)]
 
@@ -114,7 +115,7 @@ def test_a_step_that_fails_ends_fit_and_no_later_one(cases):
     assert cases["failed step"] == {"raised": "InvalidArgumentError", "code": 3, "then": 1}
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_a_lost_worker_costs_its_call(cases, steps):
     """Another worker runs its steps again: each row trains at least once, and counts once."""
     lost = cases[f"lost worker, {steps}"]
@@ -334,7 +335,8 @@ def _main(folder, in_flight):
         model().fit(dataset(), verbose=0)
 
     coordinator.finish(
-        {
+        slow=_SLOW,
+        cases={
             "in flight": lambda: in_flight,
             **{f"seen, {steps}": lambda steps=steps: each_once(steps) for steps in (1, 3)},
             "seen, generator": generated,
@@ -359,7 +361,7 @@ def _main(folder, in_flight):
             **{f"lost worker, {steps}": lambda steps=steps: lost_worker(steps) for steps in (1, 3)},
             "lost results": lost_results,
             "uninstalled": uninstalled,
-        }
+        },
     )
 
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -27,14 +28,19 @@ _NAMES = [
 ]
 
 
+# (`test_fit_functions` resets metrics, too.)
+_SLOW = ["reset_metrics"]
+
+
 @pytest.fixture(scope="module")
 def runs():
     return {
-        mode: coordinator.run(__file__, mode, seconds=400) for mode in ("one process", "servers")
+        mode: coordinator.Cases(__file__, mode, slow=_SLOW, seconds=400)
+        for mode in ("one process", "servers")
     }
 
 
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("name", slow_but(_NAMES, lambda name: name not in _SLOW))
 def test_values_are_those_of_one_process(runs, name):
     expected = runs["one process"][name]
     assert expected is not None and "raised" not in expected, expected
@@ -62,7 +68,8 @@ def _main(mode):
         return coordinator.exact(program(scope))
 
     assert [one.__name__ for one in odd_programs.PROGRAMS] == _NAMES
-    coordinator.finish({one.__name__: functools.partial(run, one) for one in odd_programs.PROGRAMS})
+    cases = {one.__name__: functools.partial(run, one) for one in odd_programs.PROGRAMS}
+    coordinator.finish(cases, _SLOW)
 
 
 if __name__ == "__main__":

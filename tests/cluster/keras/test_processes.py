@@ -259,6 +259,8 @@ def test_a_job_that_was_killed_goes_on(two, tmp_path, saves):
     assert not (tmp_path / "backup").exists()
 
 
+# (A chief that is killed in a backup goes on there, too.)
+@pytest.mark.slow
 def test_a_job_that_was_killed_goes_on_at_the_step(two, tmp_path):
     """In an epoch: no step is lost, none trains twice."""
     plain = two.fit()

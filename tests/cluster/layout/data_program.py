@@ -9,6 +9,7 @@ JOBS are the addresses of all processes, separated by commas. Each process gives
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +29,9 @@ NUMBER, JOBS = int(sys.argv[1]), sys.argv[2]
 PROCESSES = len(JOBS.split(","))
 MESH = layout.Mesh((2, 2), ("x", "y"))
 STEPS = 3
+# By this variable all layouts are tried; else those of `FEW`.
+ALL = "LAYOUT_TEST_ALL"
+FEW = ("parts", "other axis")
 # Layouts of what is fed: by the parts themselves, whole, along the other axis, and by both.
 CASES: dict[str, tuple[Any, ...]] = {
     "parts": ("x",),
@@ -67,6 +71,8 @@ def functions(devices: Any) -> dict[str, Any]:
     found = {}
     model = Model(5)
     for name, spec in CASES.items():
+        if ALL not in os.environ and name not in FEW:
+            continue
         kinds = {"dataset": whole_batches()} | ({"callable": own_batches} if spec == ("x",) else {})
         for kind, data in kinds.items():
             layouts = {"ids|labels": spec, "first": (None, "y")}

@@ -17,6 +17,7 @@ import pytest
 
 from tests import scripted
 from tests.cluster.layout import processes as layout_processes
+from tests.slow_cases import slow
 from tf_fuse.cluster.ports import HeldPorts
 
 HERE = Path(__file__).resolve().parent
@@ -88,7 +89,7 @@ def test_relayouts_take_the_data_paths_of_the_plugin(processes, isolated_env, tm
             assert {one for some in crossing for one in some} <= {operations[what]}, name
 
 
-@pytest.mark.parametrize("way", ["connect", "dtensor"])
+@pytest.mark.parametrize("way", ["connect", slow("dtensor")])
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_plans_have_the_values_of_one_device(processes, way, isolated_env, tmp_path):
     """Of two processes each has two devices, so that groups lie within and across processes."""
@@ -131,13 +132,20 @@ def test_neighbours_in_other_processes_send_rows(processes, way, isolated_env, t
         assert received >= found[0]["planned"] > 0
 
 
-@pytest.mark.parametrize("way", ["connect", pytest.param("dtensor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_devices_of_several_processes_communicate_in_bodies(processes, way, isolated_env, tmp_path):
+@pytest.mark.parametrize(
+    ("processes", "way", "cases"),
+    [(2, "connect", 3), slow(2, "connect", 7), slow(2, "dtensor", 7)]
+    + [slow(4, "connect", 9), slow(4, "dtensor", 9)],
+)
+def test_devices_of_several_processes_communicate_in_bodies(
+    processes, way, cases, isolated_env, tmp_path
+):
     """In each trip of a loop and in branches, with the bytes that the plan has for them."""
-    env = isolated_env | {layout_processes.WAY: way}
+    env = (
+        isolated_env | {layout_processes.WAY: way} | ({"LAYOUT_TEST_ALL": "1"} if cases > 3 else {})
+    )
     ranks = results("bodies_program.py", processes, env, tmp_path)
-    assert len(ranks[0]) == (7 if processes == 2 else 9)
+    assert len(ranks[0]) == cases
     for name in ranks[0]:
         found = [rank[name] for rank in ranks]
         assert all(one["worst"] < 1e-5 for one in found), name
@@ -200,12 +208,15 @@ def test_processes_that_measure_have_the_same_rates(isolated_env, tmp_path):
     assert 0 <= first["overlap"] <= 1
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_processes_that_feed_parts_have_the_values_of_one_device(processes, isolated_env, tmp_path):
+@pytest.mark.parametrize(("processes", "layouts"), [(2, 3), slow(2, 5), slow(4, 5)])
+def test_processes_that_feed_parts_have_the_values_of_one_device(
+    processes, layouts, isolated_env, tmp_path
+):
     """Functions and Keras's loops, by datasets and callables; and data that does not fit."""
-    found = results("data_program.py", processes, isolated_env, tmp_path)
+    env = isolated_env | ({"LAYOUT_TEST_ALL": "1"} if layouts == 5 else {})
+    found = results("data_program.py", processes, env, tmp_path)
     first = found[0]
-    assert len(first["functions"]) == 5
+    assert len(first["functions"]) == layouts
     for one in first["functions"].values():
         assert one["count"] == 3
         assert one["losses"] < 5e-6
@@ -259,7 +270,7 @@ def test_processes_that_feed_parts_have_the_values_of_one_device(processes, isol
     ("failure", "cause", "way"),
     [
         ("ids", "indices[0] = 8 is not in [0, 8)", "connect"),
-        ("ids", "indices[0] = 8 is not in [0, 8)", "dtensor"),
+        slow("ids", "indices[0] = 8 is not in [0, 8)", "dtensor"),
         ("shape", "each of 2 processes feeds its part", "connect"),
     ],
 )
@@ -280,7 +291,7 @@ def test_a_call_that_fails_in_one_process_ends_in_the_others(
     assert cause in second[3]
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", [slow(2), 3])
 def test_processes_hold_the_same_random_parts(processes, isolated_env, tmp_path):
     """Each part is made once. Of three processes the middle one has devices of two groups."""
     ranks = results("parts_program.py", processes, isolated_env, tmp_path)

@@ -11,5 +11,14 @@ from tests.fault import coordinator
 
 @pytest.fixture(scope="module")
 def jobs(request):
-    """A function that runs a job of the test's file, once, and returns what the job gave."""
-    return functools.cache(functools.partial(coordinator.run, str(request.path)))
+    """A function of a job of the test's file, which runs once; it returns what the job gave.
+
+    The cases that the file's SLOW has of a job run if a test asks for one of them.
+    """
+    slow = getattr(request.module, "SLOW", {})
+
+    @functools.cache
+    def run(job, *more):
+        return coordinator.Cases(str(request.path), job, *more, slow=slow.get(job, ()))
+
+    return run

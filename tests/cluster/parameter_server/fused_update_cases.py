@@ -2,33 +2,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases of updates on servers, on one cluster: training with stock updates and with fused ones."""
 
+import itertools
 import sys
 
 from tests.fault import coordinator
 
+GRADIENTS = ("dense", "sparse")
 # Of optimizers and gradients, those that are not slow.
 FAST = {
     ("keras Adadelta", "dense"),
     ("keras Adagrad", "sparse"),
     ("keras Adagrad clipnorm", "sparse"),
     ("keras Adam", "sparse"),
-    ("keras Adam amsgrad", "dense"),
-    ("keras Ftrl", "sparse"),
     ("keras RMSprop", "sparse"),
-    ("keras RMSprop centered", "dense"),
     ("keras SGD", "dense"),
     ("keras SGD global_clipnorm", "dense"),
-    ("keras SGD nesterov", "sparse"),
     ("tf.compat.v1.train Adam", "dense"),
-    ("tf_keras Adam", "sparse"),
-    ("tf_keras Lion", "dense"),
     ("tf_keras Nadam", "sparse"),
     ("tf_keras SGD momentum", "sparse"),
     ("tf_keras.legacy Adam", "sparse"),
 }
 
 
-def _main(which):
+def names():
+    """The optimizers."""
+    both = ["Adadelta", "Adagrad", "Adam", "Adam amsgrad", "AdamW", "Adamax", "Ftrl", "Lion"]
+    both += ["Nadam", "RMSprop", "RMSprop centered", "SGD", "SGD momentum", "SGD nesterov"]
+    more = [f"keras {name} clipnorm" for name in ("Adagrad", "Ftrl", "RMSprop")]
+    more += ["keras SGD clipnorm", "keras SGD global_clipnorm", "tf_keras.legacy Adam"]
+    more.append("tf.compat.v1.train Adam")
+    return [f"{module} {name}" for module in ("keras", "tf_keras") for name in both] + more
+
+
+SLOW = {
+    *(f"{one[0]} {one[1]}" for one in itertools.product(names(), GRADIENTS) if one not in FAST),
+    "Adam dense, several steps",
+    "RMSprop with zeros",
+}
+
+
+def _main():
     import keras
     import numpy as np
     import tensorflow as tf
@@ -82,11 +95,8 @@ def _main(which):
     cases = {}
     makers = updates.makers()
     for name, make in makers.items():
-        for gradient in ("dense", "sparse"):
-            if ((name, gradient) in FAST) == (which == "fast"):
-                cases[f"{name} {gradient}"] = case(make, sparse=gradient == "sparse")
-    if which == "slow":
-        coordinator.finish(cases)
+        for gradient in GRADIENTS:
+            cases[f"{name} {gradient}"] = case(make, sparse=gradient == "sparse")
     adam = makers["keras Adam"]
     cases["nested"] = case(adam, nested=True)
     cases["returns nothing"] = case(adam, returns=False)
@@ -361,8 +371,9 @@ def _main(which):
         "exact clipnorm": lambda: exact(lambda: tf_keras.optimizers.RMSprop(0.01, clipnorm=0.5)),
         "error": error,
     }
-    coordinator.finish(cases)
+    coordinator.finish(cases, SLOW)
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    assert sys.argv[1] == "job"
+    _main()

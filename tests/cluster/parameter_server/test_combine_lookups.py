@@ -8,6 +8,7 @@ import pytest
 
 from tests.cluster.parameter_server import combine_cases
 from tests.fault import coordinator
+from tests.slow_cases import slow_but
 
 pytestmark = pytest.mark.cluster
 
@@ -18,14 +19,10 @@ _JOBS = {
     "plain_worker": {"worker": "grpc", "ps": "grpc+fuse", "chief": "grpc+fuse"},
 }
 _MIXED = [name for name in _JOBS if name != "all"]
-# What runs, too, where tasks are without the plugin: each way of a lookup in one of the types, and
-# each reason for which rows travel. `make slow` runs all.
+# What runs, too, where tasks are without the plugin. `make slow` runs all.
 _WITHOUT_PLUGIN = [
-    "sum, int32", "mean, int64", "mean with weights, int32", "sqrtn with weights, int64", "safe",
-    "safe with weights", "empty rows", "no ids", "ragged mean", "segments", "axis sum",
-    "axis mean of three", "mask", "float64", "bfloat16", "two tables", "branch",
-    "branch that is not taken", "loop", "gradient of a branch", "gradient of a loop", "pieces",
-    "rows are used", "width 1",
+    "sum, int32", "mean with weights, int32", "safe with weights", "ragged mean",
+    "axis mean of three", "bfloat16", "branch", "gradient of a loop", "pieces", "width 1",
 ]  # fmt: skip
 _COMBINED = [
     *combine_cases.SPARSE, "safe", "safe with weights", "empty rows", "no ids", "ragged sum",
@@ -37,6 +34,19 @@ _COMBINED = [
 _LEFT = ["pieces", "rows are used", "width 1", "gradient of a branch"]
 # Sums travel, and a whole gradient, which the loop adds up.
 _BOTH = ["gradient of a loop"]
+# Where all tasks have the plugin: the other type of ids, and optimizers, layers and ids of which
+# others show the same.
+SLOW = {
+    "all": [
+        "sum, int64", "sum with weights, int32", "mean, int32", "mean with weights, int64",
+        "sqrtn, int64", "sqrtn with weights, int32", "axis mean", "float16", "keras Adagrad",
+        "tf_keras SGD", "keras, one input", "wrong negative id", "wrong negative segment",
+    ]
+}  # fmt: skip
+
+
+def _slow(names, of="{}"):
+    return slow_but(names, lambda name: of.format(name) not in SLOW["all"])
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +54,7 @@ def cases(jobs):
     return jobs("all")
 
 
-@pytest.mark.parametrize("kind", [*_COMBINED, *_LEFT, *_BOTH])
+@pytest.mark.parametrize("kind", _slow([*_COMBINED, *_LEFT, *_BOTH]))
 def test_values_gradients_and_tables_have_the_same_bits(cases, kind):
     case = cases[kind]
     assert "raised" not in case, case
@@ -68,7 +78,7 @@ def test_all_kinds_of_lookups_where_tasks_are_without_the_plugin(jobs, job, kind
     assert case["on"] == case["stock"]
 
 
-@pytest.mark.parametrize("kind", _COMBINED)
+@pytest.mark.parametrize("kind", _slow(_COMBINED))
 def test_sums_travel(cases, kind):
     assert cases[kind]["moved"] == [True, True], cases[kind]["sent"]
 
@@ -78,7 +88,7 @@ def test_rows_travel(cases, kind):
     assert cases[kind]["moved"] == [False, False], cases[kind]["sent"]
 
 
-@pytest.mark.parametrize("name", combine_cases.OPTIMIZERS)
+@pytest.mark.parametrize("name", _slow(combine_cases.OPTIMIZERS))
 def test_optimizers_keep_their_bits(cases, name):
     case = cases[name]
     assert "raised" not in case, case
@@ -86,7 +96,7 @@ def test_optimizers_keep_their_bits(cases, name):
     assert case["moved"] == [True], case["sent"]
 
 
-@pytest.mark.parametrize("layers", ["one input", "masked", "two inputs"])
+@pytest.mark.parametrize("layers", _slow(["one input", "masked", "two inputs"], "keras, {}"))
 def test_embeddings_of_keras(cases, layers):
     case = cases[f"keras, {layers}"]
     assert "raised" not in case, case
@@ -112,7 +122,9 @@ def test_bytes_of_sums_along_an_axis(cases):
     assert stock["bytes"] - on["bytes"] == combine_cases.TABLES * rows
 
 
-@pytest.mark.parametrize("what", ["id", "negative id", "segments", "negative segment"])
+@pytest.mark.parametrize(
+    "what", _slow(["id", "negative id", "segments", "negative segment"], "wrong {}")
+)
 def test_errors_have_the_same_code(cases, what):
     case = cases[f"wrong {what}"]
     for one in (case["stock"], case["on"]):
@@ -132,9 +144,11 @@ def test_with_other_options(cases, option):
 def _main(kind, speed=""):
     job = coordinator.Job("on", 1, 2, protocol=_JOBS[kind])
     cases = combine_cases.cases(job, kind)
-    if kind in _MIXED and speed != "slow":
-        cases = {name: cases[name] for name in _WITHOUT_PLUGIN}
-    coordinator.finish(cases)
+    if kind == "all":
+        coordinator.finish(cases, SLOW[kind])
+    coordinator.finish(
+        cases if speed == "slow" else {name: cases[name] for name in _WITHOUT_PLUGIN}
+    )
 
 
 if __name__ == "__main__":

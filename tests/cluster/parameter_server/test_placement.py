@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow
 
 pytestmark = pytest.mark.cluster
 
@@ -18,7 +19,21 @@ def runs(tmp_path_factory):
     """Each restores the checkpoints of those before it."""
     folder = tmp_path_factory.mktemp("checkpoints")
     order = [("stock", 2), ("on", 2), ("on", 3)]
-    return {key: coordinator.run(_SCRIPT, *key, folder) for key in order}
+    return {key: coordinator.run(_SCRIPT, *key, folder, speed="fast") for key in order}
+
+
+@pytest.fixture(scope="module")
+def of_three(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("others")
+    return coordinator.run(_SCRIPT, "on", 3, folder, speed="slow")
+
+
+@pytest.fixture
+def of_servers(request, servers):
+    """What a job of some number of servers gives beside checkpoints of others."""
+    if servers == 3:
+        return request.getfixturevalue("of_three")
+    return request.getfixturevalue("runs")["on", servers]
 
 
 def test_without_the_option_variables_are_placed_in_turn(runs):
@@ -81,9 +96,9 @@ def test_a_variable_that_appears_late_goes_where_there_is_room(runs):
     assert late == 1 - first
 
 
-@pytest.mark.parametrize("servers", [2, 3])
-def test_explicit_devices_and_colocation(runs, servers):
-    made, beside, free, text = runs["on", servers]["explicit"]
+@pytest.mark.parametrize("servers", [2, slow(3)])
+def test_explicit_devices_and_colocation(of_servers, servers):
+    made, beside, free, text = of_servers["explicit"]
     assert made == [servers - 1] * 3 and beside == servers - 1
     assert free == ["ps", 0]
     assert text == (
@@ -92,9 +107,9 @@ def test_explicit_devices_and_colocation(runs, servers):
     )
 
 
-@pytest.mark.parametrize("servers", [2, 3])
-def test_pieces_are_on_different_servers_and_saved_as_one(runs, servers):
-    case = runs["on", servers]["pieces"]
+@pytest.mark.parametrize("servers", [2, slow(3)])
+def test_pieces_are_on_different_servers_and_saved_as_one(of_servers, servers):
+    case = of_servers["pieces"]
     assert sorted(case["table"]) == sorted(case["kernel"]) == list(range(servers))
     rows = [100_000 // servers + (i < 100_000 % servers) for i in range(servers)]
     assert case["shapes"] == [[r, 12] for r in rows]
@@ -109,9 +124,9 @@ def test_pieces_are_on_different_servers_and_saved_as_one(runs, servers):
     assert max(kept) <= 1.001 * sum(kept) / servers
 
 
-@pytest.mark.parametrize("servers", [2, 3])
-def test_of_a_plan_only_what_dominates_is_split(runs, servers):
-    case = runs["on", servers]["planned_pieces"]
+@pytest.mark.parametrize("servers", [2, slow(3)])
+def test_of_a_plan_only_what_dominates_is_split(of_servers, servers):
+    case = of_servers["planned_pieces"]
     assert case["big"] == list(range(servers))
     assert case["why"] == ["planned"]
     assert case["plans"] == [{"variables": servers + 6, "not_made": [], "reason": "", "spread": []}]
@@ -125,9 +140,9 @@ def test_a_model_that_cannot_be_planned_is_placed_as_it_is_made(runs):
     assert plan["reason"].startswith("the model cannot be built abstractly: ")
 
 
-@pytest.mark.parametrize("servers", [2, 3])
-def test_a_keras_model_is_trained_in_pieces(runs, servers):
-    case = runs["on", servers]["keras_pieces"]
+@pytest.mark.parametrize("servers", [2, slow(3)])
+def test_a_keras_model_is_trained_in_pieces(of_servers, servers):
+    case = of_servers["keras_pieces"]
     losses, count, slots = case["whole"]
     assert count == 6 and slots == [2] * 6
     in_pieces, count, slots = case["pieces"]

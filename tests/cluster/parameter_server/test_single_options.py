@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow_but
 
 pytestmark = pytest.mark.cluster
 
@@ -33,15 +34,27 @@ _CASES = {
     },
 }
 _NAMES = [(group, name) for group, cases in _CASES.items() for name in cases]
+# In pieces, by default each part once alone, and all of them.
+_FAST_IN_PIECES = ("placement", "gathers", "all", "only_fused")
+_CASES_OF_KINDS = slow_but(
+    [(group, name, kind) for group, name in _NAMES for kind in _KINDS],
+    lambda one: one[2] == "whole" or one[1] in _FAST_IN_PIECES,
+)
+
+
+def _slow(group):
+    """Cases of a group that only slow tests ask for."""
+    return [f"{name}_pieces" for name in _CASES.get(group, ()) if name not in _FAST_IN_PIECES]
 
 
 @pytest.fixture(scope="module")
 def runs():
-    return {group: coordinator.run(__file__, group) for group in ("stock", *_CASES)}
+    return {
+        group: coordinator.Cases(__file__, group, slow=_slow(group)) for group in ("stock", *_CASES)
+    }
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize(("group", "name"), _NAMES)
+@pytest.mark.parametrize(("group", "name", "kind"), _CASES_OF_KINDS)
 def test_values_have_the_bits_of_stock(runs, group, name, kind):
     stock, ours = runs["stock"]["whole"], runs[group][f"{name}_{kind}"]
     assert "raised" not in stock and "raised" not in ours, (stock, ours)
@@ -50,8 +63,7 @@ def test_values_have_the_bits_of_stock(runs, group, name, kind):
     assert ours["weights"] == stock["weights"]
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize(("group", "name"), _NAMES)
+@pytest.mark.parametrize(("group", "name", "kind"), _CASES_OF_KINDS)
 def test_each_part_is_on_as_it_was_set(runs, group, name, kind):
     is_placed, is_gathered, is_fused = _CASES[group][name][1]
     case = runs[group][f"{name}_{kind}"]
@@ -172,13 +184,11 @@ def _main(group):
 
     if group == "stock":
         coordinator.finish({"whole": case({}, False)})
-    coordinator.finish(
-        {
-            f"{name}_{kind}": case(settings, kind == "pieces")
-            for name, (settings, _) in _CASES[group].items()
-            for kind in _KINDS
-        }
-    )
+    cases, settings = {}, {}
+    for name, (more, _) in _CASES[group].items():
+        settings = settings | more
+        cases |= {f"{name}_{kind}": case(settings, kind == "pieces") for kind in _KINDS}
+    coordinator.finish(cases, _slow(group))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow
 
 pytestmark = pytest.mark.cluster
 
@@ -14,12 +15,33 @@ _SCRIPT = str(Path(__file__).with_name("spread_cases.py"))
 _ROWS, _COLUMNS = 67, 61
 
 
+# Each but the first one restores the checkpoints of those before it.
+_ORDER = {("on", 2): [], ("stock", 2): ["compute"], ("on", 3): ["compute"]}
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Each but the first one restores the checkpoints of those before it."""
+    """Of one optimizer, and what is fast of the other one."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    order = {("on", 2): [], ("stock", 2): ["compute"], ("on", 3): ["compute"]}
-    return {key: coordinator.run(_SCRIPT, *key, folder, *order[key]) for key in order}
+    return {
+        key: coordinator.run(_SCRIPT, *key, folder, *restored, speed="fast")
+        for key, restored in _ORDER.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def whole_runs(tmp_path_factory):
+    """Of both optimizers."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return {
+        key: coordinator.run(_SCRIPT, *key, folder, *restored) for key, restored in _ORDER.items()
+    }
+
+
+@pytest.fixture
+def runs_of(request, optimizer):
+    """The runs of a test's optimizer, if it has all of them."""
+    return request.getfixturevalue("runs" if optimizer == "adam" else "whole_runs")
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +52,14 @@ def all_runs(tmp_path_factory):
     return {key: coordinator.run(_SCRIPT, *key, folder, "compute", "wire") for key in order}
 
 
-@pytest.mark.parametrize("servers", [2, 3])
-@pytest.mark.parametrize(("optimizer", "slots"), [("adam", 3), ("momentum", 1)])
-def test_update_and_slots_are_spread_if_compute_is_the_bottleneck(runs, servers, optimizer, slots):
+@pytest.mark.parametrize(
+    ("optimizer", "slots", "servers"),
+    [("adam", 3, 2), ("adam", 3, 3), ("momentum", 1, 2), slow("momentum", 1, 3)],
+)
+def test_update_and_slots_are_spread_if_compute_is_the_bottleneck(
+    request, servers, optimizer, slots
+):
+    runs = request.getfixturevalue("runs" if optimizer == "adam" or servers == 2 else "whole_runs")
     case = runs["on", servers][f"{optimizer}_compute"]
     rows = [_ROWS // servers + (i < _ROWS % servers) for i in range(servers)]
     assert [shape for _, shape in case["kernel"]] == [[count, _COLUMNS] for count in rows]
@@ -45,9 +72,9 @@ def test_update_and_slots_are_spread_if_compute_is_the_bottleneck(runs, servers,
 
 
 @pytest.mark.parametrize("servers", [2, 3])
-@pytest.mark.parametrize(("optimizer", "slots"), [("adam", 3), ("momentum", 1)])
-def test_a_variable_stays_whole_if_the_wire_is_the_bottleneck(runs, servers, optimizer, slots):
-    case = runs["on", servers][f"{optimizer}_wire"]
+@pytest.mark.parametrize(("optimizer", "slots"), [("adam", 3), slow("momentum", 1)])
+def test_a_variable_stays_whole_if_the_wire_is_the_bottleneck(runs_of, servers, optimizer, slots):
+    case = runs_of["on", servers][f"{optimizer}_wire"]
     ((server, shape),) = case["kernel"]
     assert shape == [_ROWS, _COLUMNS]
     assert case["slots"] == [[server, _ROWS]] * slots
@@ -73,26 +100,32 @@ def test_the_report_has_the_arithmetic(runs, servers):
 
 
 @pytest.mark.parametrize("servers", [2, 3])
-@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+@pytest.mark.parametrize("optimizer", ["adam", slow("momentum")])
 @pytest.mark.parametrize("bottleneck", ["compute", "wire"])
-def test_training_has_the_bits_of_stock(runs, servers, optimizer, bottleneck):
-    stock = runs["stock", 2][f"{optimizer}_compute"]
-    one = runs["on", servers][f"{optimizer}_{bottleneck}"]
+def test_training_has_the_bits_of_stock(runs_of, servers, optimizer, bottleneck):
+    stock = runs_of["stock", 2][f"{optimizer}_compute"]
+    one = runs_of["on", servers][f"{optimizer}_{bottleneck}"]
     assert (one["losses"], one["then"]) == (stock["losses"], stock["then"])
     assert len({loss[2] for loss in one["losses"] + one["then"]}) == 5
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
-def test_checkpoints_have_the_tensors_of_stock(runs, optimizer):
-    stock = runs["stock", 2][f"{optimizer}_compute"]["saved"]
+def test_training_of_pieces_has_the_bits_of_stock(runs):
+    stock, one = (runs[mode, 2]["momentum_compute"] for mode in ("stock", "on"))
+    assert (one["losses"], one["then"]) == (stock["losses"], stock["then"])
+
+
+@pytest.mark.parametrize("optimizer", ["adam", slow("momentum")])
+def test_checkpoints_have_the_tensors_of_stock(runs_of, optimizer):
+    stock = runs_of["stock", 2][f"{optimizer}_compute"]["saved"]
     assert [_ROWS, _COLUMNS] in stock.values()
     for servers in (2, 3):
         for bottleneck in ("compute", "wire"):
-            assert runs["on", servers][f"{optimizer}_{bottleneck}"]["saved"] == stock
+            assert runs_of["on", servers][f"{optimizer}_{bottleneck}"]["saved"] == stock
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
-def test_checkpoints_are_restored_by_stock_and_by_more_servers(runs, optimizer):
+@pytest.mark.parametrize("optimizer", ["adam", slow("momentum")])
+def test_checkpoints_are_restored_by_stock_and_by_more_servers(runs_of, optimizer):
+    runs = runs_of
     then = runs["stock", 2][f"{optimizer}_compute"]["then"]
     made = [f"{optimizer}-on-{one}-2-1" for one in ("compute", "wire")]
     made.append(f"{optimizer}-stock-compute-2-1")

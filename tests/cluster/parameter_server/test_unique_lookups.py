@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow, slow_but
 
 pytestmark = pytest.mark.cluster
 
@@ -34,9 +35,23 @@ _LEFT = ["keras Adam", "keras Adagrad"]
 _CLOSE = ["keras SGD", "keras SGD momentum", "keras SGD, in one operation"]
 
 
-@pytest.fixture(scope="module", params=list(_JOBS))
-def job(jobs, request):
-    return jobs(request.param)
+# Of the kinds by default where tasks are without the plugin.
+_FAST = ("int32", "bfloat16", "pieces", "sparse", "loop")
+SLOW = {
+    "all": [
+        "matrix", "float16", "tf.compat.v1.train Adam", "tf_keras Adagrad", "keras SGD momentum",
+        "wrong lookup -1", "wrong update -1",
+    ],
+    "plain_servers": [kind for kind in _KINDS if kind not in _FAST],
+    "plain_worker": [kind for kind in _KINDS if kind not in _FAST],
+}  # fmt: skip
+_JOBS_AND_KINDS = slow_but(
+    [(job, kind) for job in _JOBS for kind in _KINDS], lambda one: one[1] not in SLOW[one[0]]
+)
+
+
+def _slow(names):
+    return slow_but(names, lambda name: name not in SLOW["all"])
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +59,21 @@ def cases(jobs):
     return jobs("all")
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-def test_values_and_first_losses_have_the_same_bits(job, kind):
-    case = job[kind]
+@pytest.mark.parametrize(("job", "kind"), _JOBS_AND_KINDS)
+def test_values_and_first_losses_have_the_same_bits(jobs, job, kind):
+    case = jobs(job)[kind]
     assert "raised" not in case, case
     assert case["on"]["first"] == case["stock"]["first"]
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-def test_tables_are_the_same_but_for_last_bits(job, kind):
-    case = job[kind]
+@pytest.mark.parametrize(("job", "kind"), _JOBS_AND_KINDS)
+def test_tables_are_the_same_but_for_last_bits(jobs, job, kind):
+    case = jobs(job)[kind]
     for on, stock in zip(case["on"]["tables"], case["stock"]["tables"], strict=True):
         np.testing.assert_allclose(on, stock, rtol=case["bound"], atol=case["bound"])
 
 
-@pytest.mark.parametrize("name", [*_EXACT, *_UNIQUE_ALREADY, *_LEFT])
+@pytest.mark.parametrize("name", _slow([*_EXACT, *_UNIQUE_ALREADY, *_LEFT]))
 def test_optimizers_whose_bits_stay(cases, name):
     case = cases[name]
     assert "raised" not in case, case
@@ -66,7 +81,7 @@ def test_optimizers_whose_bits_stay(cases, name):
     assert case["sends_sums"] == (name in _EXACT)
 
 
-@pytest.mark.parametrize("name", _CLOSE)
+@pytest.mark.parametrize("name", _slow(_CLOSE))
 def test_optimizers_whose_last_bits_change(cases, name):
     case = cases[name]
     assert "raised" not in case, case
@@ -101,7 +116,7 @@ def test_what_travels_is_rounded_after_the_sum(cases):
     np.testing.assert_array_equal(case["table"], case["expected"])
 
 
-@pytest.mark.parametrize("row", [-1, _ROWS])
+@pytest.mark.parametrize("row", [slow(-1), _ROWS])
 @pytest.mark.parametrize("what", ["lookup", "update"])
 def test_wrong_ids_have_the_same_error(cases, row, what):
     case = cases[f"wrong {what} {row}"]
@@ -372,7 +387,7 @@ def _main(kind):
         for what in ("lookup", "update"):
             for row in (-1, _ROWS):
                 cases[f"wrong {what} {row}"] = lambda what=what, row=row: wrong(what, row)
-    coordinator.finish(cases)
+    coordinator.finish(cases, SLOW[kind])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.parameter_server.fused_update_cases import FAST
+from tests.cluster.parameter_server.fused_update_cases import GRADIENTS, SLOW, names
 from tests.fault import coordinator
 from tests.slow_cases import slow, slow_but
 
@@ -26,43 +26,24 @@ _LEFT = {
 
 @pytest.fixture(scope="module")
 def cases():
-    return coordinator.run(_SCRIPT, "fast")
-
-
-@pytest.fixture(scope="module")
-def slow_cases():
-    return coordinator.run(_SCRIPT, "slow", seconds=SECONDS)
-
-
-def _case(request, optimizer, gradient):
-    cases = "cases" if (optimizer, gradient) in FAST else "slow_cases"
-    return request.getfixturevalue(cases)[f"{optimizer} {gradient}"]
-
-
-def _names():
-    both = ["Adadelta", "Adagrad", "Adam", "Adam amsgrad", "AdamW", "Adamax", "Ftrl", "Lion"]
-    both += ["Nadam", "RMSprop", "RMSprop centered", "SGD", "SGD momentum", "SGD nesterov"]
-    more = [f"keras {name} clipnorm" for name in ("Adagrad", "Ftrl", "RMSprop")]
-    more += ["keras SGD clipnorm", "keras SGD global_clipnorm", "tf_keras.legacy Adam"]
-    more.append("tf.compat.v1.train Adam")
-    return [f"{module} {name}" for module in ("keras", "tf_keras") for name in both] + more
+    return coordinator.Cases(_SCRIPT, "job", slow=SLOW, seconds=SECONDS)
 
 
 @pytest.mark.parametrize(
     ("name", "gradient"),
-    slow_but(itertools.product(_names(), ["dense", "sparse"]), FAST.__contains__),
+    slow_but(itertools.product(names(), GRADIENTS), lambda one: " ".join(one) not in SLOW),
 )
-def test_values_are_those_of_stock(request, name, gradient):
-    case = _case(request, name, gradient)
+def test_values_are_those_of_stock(cases, name, gradient):
+    case = cases[f"{name} {gradient}"]
     assert case["ulps"] == 0, case
     assert case["grouped"] >= 4, case
     assert set(case["left"]) - {"too_few"} == _LEFT.get((name, gradient), set())
 
 
 @pytest.mark.parametrize("name", [slow("Adadelta"), "Adagrad", "RMSprop", slow("RMSprop centered")])
-def test_rows_that_keras_divides_by_a_table(request, name):
+def test_rows_that_keras_divides_by_a_table(cases, name):
     """Its conditional stands between the slot's update and the weight's."""
-    case = _case(request, f"keras {name}", "sparse")
+    case = cases[f"keras {name} sparse"]
     assert case["fused"] == 6  # five weights and the counter of steps
     assert case["left"] == []
 
@@ -75,7 +56,7 @@ def test_keras_cannot_update_in_a_branch(cases, name):
         assert "`merge_call` called while defining a new graph or a tf.function" in text
 
 
-@pytest.mark.parametrize("name", ["Adagrad", "RMSprop"])
+@pytest.mark.parametrize("name", ["Adagrad", slow("RMSprop")])
 def test_zeros_in_a_slot(cases, name):
     """All rows without a gradient get a NaN: the slot, and so the divisor, is zero there."""
     case = cases[f"{name} with zeros"]
@@ -90,7 +71,7 @@ def test_other_steps(cases, case):
 
 
 @pytest.mark.parametrize(
-    ("name", "counters"), [("Adam dense", 3), ("Adam sparse", 3), ("Adagrad sparse", 1)]
+    ("name", "counters"), [slow("Adam dense", 3), ("Adam sparse", 3), ("Adagrad sparse", 1)]
 )
 def test_several_steps_in_one_function(cases, name, counters):
     """Each step's updates are operations of their own; only Adam reads its counter in between."""

@@ -14,6 +14,7 @@ from tests.browser import open_browser, requests_of
 from tests.cluster.report import jobs
 from tests.cluster.report.page_numbers import formatted, rows_of, sums_of
 from tests.fault import coordinator
+from tests.slow_cases import slow
 from tests.unit.report.made_reports import large_report, whole_report
 from tf_fuse.report import render
 
@@ -21,7 +22,10 @@ pytestmark = pytest.mark.cluster
 
 _SCRIPT = Path(__file__).with_name("jobs.py")
 _ON_SERVERS = ("features", "wide_deep")
-_WIDTHS = (1280, 400)
+_WIDE, _NARROW = 1280, 400
+_LOOKS = pytest.mark.parametrize(
+    ("width", "dark"), [(_WIDE, False), (_NARROW, True), slow(_WIDE, True), slow(_NARROW, False)]
+)
 # What axe checks: WCAG 2.2 A and AA, contrast among it.
 _RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
@@ -130,8 +134,7 @@ def test_jobs_have_the_parts_that_they_should(cases):
     assert cases["transformer"]["operations"] > 20
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", _WIDTHS)
+@_LOOKS
 def test_pages_open_without_errors_and_without_a_network(cases, folder, chromium, width, dark):
     for page in _pages(folder):
         assert _open(chromium, page, width, dark) == [], page.name
@@ -142,8 +145,7 @@ def test_pages_open_without_errors_and_without_a_network(cases, folder, chromium
         assert scroll == room <= width
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", _WIDTHS)
+@_LOOKS
 def test_pages_pass_the_checks_of_axe(cases, folder, chromium, width, dark):
     source = _axe()
     for page in _pages(folder):

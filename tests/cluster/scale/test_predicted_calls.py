@@ -6,6 +6,7 @@ import pytest
 
 from examples.job import make_workload
 from examples.session import Session
+from tests.slow_cases import slow
 from tf_fuse.scale.steps.trace import recorded_variables, trace
 
 pytestmark = pytest.mark.cluster
@@ -23,7 +24,7 @@ def _traced(spec):
     "spec",
     [
         {"workload": "features", "options": {"features": 20}},
-        {"workload": "rfc", "options": {"embeddings": 3, "shards": 1}},
+        slow({"workload": "rfc", "options": {"embeddings": 3, "shards": 1}}),
     ],
     ids=["features", "rfc"],
 )

@@ -47,7 +47,7 @@ def _check_all_first(ranks, dtype="float32"):
     [
         slow("SGD", {}, 0),
         ("SGD", {"momentum": 0.9, "nesterov": True, "use_ema": True, "ema_momentum": 0.5}, 2),
-        ("Adam", {}, 2),
+        slow("Adam", {}, 2),
         slow("AdamW", {"weight_decay": 0.1}, 2),
         ("Lion", {"clipnorm": 0.1}, 1),
         slow("Ftrl", {}, 2),
@@ -212,6 +212,7 @@ def test_what_needs_more_than_bfloat16_travels_in_float32(ranks):
         assert all(one["gather_wide"] for one in _gradients(report))
 
 
+@pytest.mark.slow
 def test_float16(ranks):
     # Without loss scaling, which would update in a branch.
     args = {"policy": "mixed_float16", "optimizer": "SGD"}
@@ -244,6 +245,8 @@ def test_checkpoints(tmp_path, first, then, before, after):
         check_equal(stock, restored)
 
 
+# (`test_option` has the same of the optimizer's state.)
+@pytest.mark.slow
 def test_weights_that_died_with_their_replica_are_an_error():
     with Ranks(["grpc+fuse"] * 3, server=False) as ranks:
         ranks.values("gathered")

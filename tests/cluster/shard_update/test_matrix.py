@@ -31,13 +31,10 @@ _SMALL = [37, 1]  # of these, vectors
 # Those that are not slow: some of each library, with the names of their options.
 _FAST = {
     ("keras", "Adam"),
-    ("keras", "Ftrl"),
     ("keras", "Lamb"),
-    ("keras", "SGD"),
     ("tf_keras", "RMSprop", "centered"),
     ("tf_keras.legacy", "RMSprop", "centered", "momentum"),
     ("v1", "FtrlOptimizer", "l1_regularization_strength"),
-    ("v1", "GradientDescentOptimizer"),
 }
 # Later, gradients of one replica overflow while those of others are finite. There stock Keras
 # hangs: each replica decides by its own gradients whether it takes part in the all-reduce.
@@ -161,7 +158,7 @@ _FUSED = [
 @_sizes(2)
 @pytest.mark.parametrize("gather", ["end", "first_use"])
 @pytest.mark.parametrize(
-    ("name", "options", "counts"), slow_but(_FUSED, lambda case: case[0] in ("Adam", "SGD"))
+    ("name", "options", "counts"), slow_but(_FUSED, lambda case: case[0] == "Adam")
 )
 def test_updates_in_one_operation(groups, name, options, counts, gather):
     switches = {"shard_weight_update_gather": gather}

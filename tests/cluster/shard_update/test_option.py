@@ -224,6 +224,7 @@ def test_an_error_of_ours_is_no_reason_not_to_train(ranks):
         assert function["detail"] == "ValueError: badly planned on purpose"
 
 
+@pytest.mark.slow
 def test_replicas_that_clip_otherwise_are_told():
     with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
         # The same variables and operations on them, but one has a sum over all replicas.

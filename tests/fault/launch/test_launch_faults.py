@@ -59,8 +59,8 @@ _KILLS = {
     "host_replica_saving": ("replicas", "saving", "ssh-worker-0"),
     "host_replica_ending": ("replicas", "ending", "ssh-worker-0"),
 }
-# `test_launch` kills tasks that train.
-_DEFAULT = ("worker_starting", "server_saving", "saver_saving", "host_replica_training")
+# `test_launch` kills tasks that train, `test_launch_hosts` their connections.
+_DEFAULT = ("worker_starting", "saver_saving")
 
 
 def _kill_while_it_starts(job, folder, to_kill):

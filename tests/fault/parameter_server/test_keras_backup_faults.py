@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(
-    ("workers", "data"), [(1, "arrays"), slow(2, "arrays"), (2, "function"), slow(1, "function")]
+    ("workers", "data"),
+    [slow(1, "arrays"), slow(2, "arrays"), slow(2, "function"), (1, "function")],
 )
 def test_weights_and_step_of_a_backup_belong_together(tmp_path, workers, data):
     """The program is killed in its second backup, at another point each time it is started."""

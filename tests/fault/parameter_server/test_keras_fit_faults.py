@@ -29,7 +29,8 @@ def test_a_coordinator_that_was_killed_goes_on_at_the_epoch(cases):
         assert values == whole["history"][name][2:], name
 
 
-@pytest.mark.parametrize("data", ["arrays", slow("function"), slow("repeated")])
+# (`test_keras_backup_faults` goes on at steps by default.)
+@pytest.mark.parametrize("data", [slow("arrays"), slow("function"), slow("repeated")])
 def test_a_coordinator_that_was_killed_twice_in_an_epoch_goes_on_at_the_step(data, tmp_path):
     """With a backup every two batches: no step is lost, none trains twice."""
     cases = coordinator.run(__file__, tmp_path, data)
