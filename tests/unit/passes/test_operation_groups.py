@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from tests.slow_cases import slow
 from tests.unit.passes import operation_groups
 from tests.unit.passes.graph_interpreters import DEAD, evaluate, stuck
 from tests.unit.passes.pass_testing import PS0, PS1, W0, const, node, trace
@@ -183,7 +184,7 @@ def test_products_that_others_use_stay_as_they_are():
     assert [g for g in groups_of(result) if g[0] == PS0] == []
 
 
-@pytest.mark.parametrize("tables", [10, 300])
+@pytest.mark.parametrize("tables", [10, slow(300)])
 def test_each_request_is_one_send(tables):
     result = rewrite(_gradients(tables), fuse_operations=True)
     half = tables // 2
@@ -203,7 +204,7 @@ def test_each_request_is_one_send(tables):
     assert operation_groups.check_joint_sends(result.after) == 3 * tables
 
 
-@pytest.mark.parametrize("tables", [4, 10, 300])
+@pytest.mark.parametrize("tables", [4, 10, slow(300)])
 def test_sends_that_wait_for_different_tensors_are_one_too(tables):
     """Each change is ready at a moment of its own, but one request waits for all of them."""
     result = rewrite(lookups(tables), fuse_operations=True)
@@ -287,7 +288,7 @@ def compare(with_groups, without):
     return operation_groups.check_joint_sends(with_groups.after)
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [0, slow(1), slow(2), slow(3)])
 def test_random_graphs_are_the_same_and_never_deadlock(block):
     members = joint = 0
     for seed in range(block * 50, block * 50 + 50):
@@ -310,7 +311,7 @@ def members_of(result):
     }
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [0, slow(1), slow(2), slow(3)])
 def test_what_may_be_dead_is_in_no_group(block):
     members = dead = joint = 0
     for seed in range(block * 40, block * 40 + 40):
