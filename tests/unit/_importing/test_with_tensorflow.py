@@ -10,7 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import forking
+from tests.slow_cases import slow
 
 ROOT = Path(__file__).resolve().parents[3]
 WITHOUT = """
@@ -69,7 +72,19 @@ def test_planning_where_no_tensorflow_is(isolated_env):
     assert found == ["elimination", "tensorflow", "tensorflow"]
 
 
-def test_tensorflow_brings_the_plugin(isolated_env):
+# Programs that import TensorFlow first, or by a name that needs it.
+ORDERS = [
+    ["import tensorflow", "import tf_fuse.layout"],
+    ["from tf_fuse import layout, metrics", "assert metrics() != {}"],
+]
+MORE_NAMES = [
+    ["import tf_fuse.layout, tf_fuse", "tf_fuse.collectives"],
+    ["import tf_fuse.layout, tf_fuse", "tf_fuse.layout.constrain"],
+]
+
+
+@pytest.mark.parametrize("programs", [ORDERS, slow(MORE_NAMES)])
+def test_tensorflow_brings_the_plugin(isolated_env, programs):
     """Whoever imports it, first or later; and its module is loaded by its own loader."""
     later = _run(
         isolated_env, "import json, sys", "from tf_fuse import layout", "import tf_fuse",
@@ -81,12 +96,7 @@ def test_tensorflow_brings_the_plugin(isolated_env):
     )  # fmt: skip
     assert later[0] == "unknown" and later[1][0].isdigit()
     assert later[2:] == ["SourceFileLoader", False, True]
-    for lines in (
-        ["import tensorflow", "import tf_fuse.layout"],
-        ["from tf_fuse import layout, metrics", "assert metrics() != {}"],
-        ["import tf_fuse.layout, tf_fuse", "tf_fuse.collectives"],
-        ["import tf_fuse.layout, tf_fuse", "tf_fuse.layout.constrain"],
-    ):
+    for lines in programs:
         found = _run(isolated_env, *lines, "import json, tf_fuse",
                      "print(json.dumps(tf_fuse.__version__))")  # fmt: skip
         assert found == later[1]

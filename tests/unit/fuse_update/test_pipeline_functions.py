@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions whose updates are one operation each have the bits of stock TensorFlow."""
 
+import itertools
 import os
 import re
 
@@ -10,6 +11,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import pytest
 import tensorflow as tf
 
+from tests.slow_cases import slow_but
 from tests.unit.fuse_update.fused_updates import (
     _unrolled,
     bits,
@@ -191,10 +193,14 @@ def _nested(how, inner_returns, returns, scaled):
     return body
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("returns", [False, True])
-@pytest.mark.parametrize("inner_returns", [False, True])
-@pytest.mark.parametrize("how", ["call", "cond", "while", "loop variable"])
+# Of three choices any two in each way, with an even number of `True`.
+@pytest.mark.parametrize(
+    ("how", "inner_returns", "returns", "scaled"),
+    slow_but(
+        itertools.product(["call", "cond", "while", "loop variable"], *[[False, True]] * 3),
+        lambda case: sum(case[1:]) % 2 == 0,
+    ),
+)
 def test_functions_in_functions(how, inner_returns, returns, scaled):
     outlines = compared(_nested(how, inner_returns, returns, scaled))
     if how == "call" and returns and not scaled:

@@ -3,6 +3,7 @@
 """The files of `BackupAndRestore`: each backup is whole, or the one before is the newest."""
 
 import functools
+import itertools
 import json
 import os
 import types
@@ -18,10 +19,12 @@ import keras
 
 import tf_fuse.keras  # noqa: F401  (extends the callback)
 from tests.cluster.keras import interrupted_saves
+from tests.slow_cases import slow_but
 from tf_fuse.keras import backups
 
 _STEPS, _EPOCHS = 5, 3
 _FILES = ["latest.weights.h5", "training_metadata.json"]
+_FIRST, *_, _LAST = interrupted_saves.POINTS
 
 
 class _Killed(BaseException):
@@ -89,8 +92,14 @@ def _interrupted(folder, point, number, **more):
         undo()
 
 
-@pytest.mark.parametrize("number", [1, 2, 4])
-@pytest.mark.parametrize("point", interrupted_saves.POINTS)
+# All in the second backup; in the first one, which has none before it, and later at a point each.
+@pytest.mark.parametrize(
+    ("point", "number"),
+    slow_but(
+        itertools.product(interrupted_saves.POINTS, [1, 2, 4]),
+        lambda case: case[1] == 2 or case in [(_FIRST, 1), (_LAST, 4)],
+    ),
+)
 def test_a_backup_is_whole_or_the_one_before_is_the_newest(
     whole, clustered, tmp_path, point, number
 ):
@@ -105,7 +114,7 @@ def test_a_backup_is_whole_or_the_one_before_is_the_newest(
     assert sorted(os.listdir(folder)) == _FILES
 
 
-@pytest.mark.parametrize("point", interrupted_saves.POINTS)
+@pytest.mark.parametrize("point", slow_but(interrupted_saves.POINTS, _FIRST.__eq__))
 def test_backups_that_are_interrupted_one_after_the_other(whole, clustered, tmp_path, point):
     """A program is killed in its second backup, each time it is started."""
     folder, firsts = tmp_path / "killed", []
@@ -119,7 +128,7 @@ def test_backups_that_are_interrupted_one_after_the_other(whole, clustered, tmp_
     assert made == sorted(set(made))
 
 
-@pytest.mark.parametrize("point", interrupted_saves.POINTS)
+@pytest.mark.parametrize("point", slow_but(interrupted_saves.POINTS, {_FIRST, _LAST}.__contains__))
 def test_a_backup_of_each_epoch_is_whole(whole, clustered, tmp_path, point):
     _interrupted(tmp_path / "killed", point, 2, save_freq="epoch")
     first, *rest = _train(tmp_path / "killed", "epoch")
@@ -138,7 +147,7 @@ def test_two_backups_are_kept(clustered, tmp_path):
     assert tuple(rest) == whole[1:]
 
 
-@pytest.mark.parametrize("first_here", [True, False])
+@pytest.mark.parametrize("first_here", slow_but([True, False], bool))
 def test_backups_go_from_and_to_keras_alone(tmp_path, monkeypatch, first_here):
     whole = _train(tmp_path / "whole", "epoch")
     for is_here, epochs in ((first_here, 1), (not first_here, 2), (first_here, _EPOCHS)):

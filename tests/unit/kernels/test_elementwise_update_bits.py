@@ -191,8 +191,17 @@ def test_bits_in_functions(in_functions, op, dtype):
         in_functions(op, dtype, [_values(kind, size, seed) for seed, kind in enumerate(types)])
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-@pytest.mark.parametrize("op", [*_UNARY, *_BINARY])
+# (Those of 16 bits are computed as float32.)
+_SOME_OF_BFLOAT16 = ("AddV2", "Div", "Exp", "Less", "Maximum", "Mul", "Pow", "Rsqrt", "Tanh")
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    slow_but(
+        itertools.product([*_UNARY, *_BINARY], [tf.float32, tf.bfloat16]),
+        lambda case: case[1] == tf.float32 or case[0] in _SOME_OF_BFLOAT16,
+    ),
+)
 def test_bits_of_zeros_and_denormals_behind_the_last_packet(op, dtype):
     """Of numbers of which one instruction may make something else than another."""
     results = [to for to in (dtype, tf.bool, tf.double) if _has(op, dtype, to)]
@@ -247,9 +256,15 @@ _INSTRUCTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("dtype", "are_all"), [*((dtype, False) for dtype in _REAL), slow(tf.float32, True)]
+    ("dtype", "far"),
+    [
+        # (7, 37 and 111 are prime to what a packet and a block have.)
+        *((dtype, 111) for dtype in _REAL),
+        *(slow(dtype, 37) for dtype in _REAL),
+        slow(tf.float32, 1 if _LONG else 7),
+    ],
 )
-def test_bits_of_every_size(dtype, are_all):
+def test_bits_of_every_size(dtype, far):
     """All operations at once: packets, what is behind the last one, and borders of blocks."""
     unary = [op for op in _UNARY if op != "Cast" and _has(op, dtype, dtype)]
     binary = [op for op in _BINARY if _has(op, dtype, dtype)]
@@ -257,9 +272,7 @@ def test_bits_of_every_size(dtype, are_all):
     steps = [step_of(op, [0], dtype=dtype) for op in unary]
     steps += [step_of(op, operands, dtype=dtype) for op in binary for operands in ([0, 1], [0, 2])]
     results = range(3, 3 + len(steps))
-    # (7 and 37 are prime to what a packet and a block have.)
-    far = 1 if _LONG else 7
-    sizes = [*range(1, 600), *range(600, 4098, far)] if are_all else range(1, 4098, 37)
+    sizes = range(1, 4098, far) if far > 7 else [*range(1, 600), *range(600, 4098, far)]
     for size in sizes:
         # (From some size on stock TensorFlow computes in threads, which take denormals for zero.)
         operands = [_values(dtype, size, seed, denormals=False) for seed in (1, 2)]
@@ -273,12 +286,13 @@ def test_bits_of_every_size(dtype, are_all):
         assert not different, size
 
 
+@pytest.mark.parametrize("far", [195, slow(65)])
 @pytest.mark.parametrize("dtype", _REAL)
-def test_bits_of_a_part(dtype):
+def test_bits_of_a_part(dtype, far):
     """What a replica computes of a weight, in a window around its elements, is as in the whole."""
     rng = np.random.default_rng(5)
     step = step_of("Rsqrt", [0], dtype=dtype)
-    for size in range(2, 4098, 65):
+    for size in range(2, 4098, far):
         whole = tf.abs(_values(dtype, size, 1))
         expected = tf.raw_ops.Rsqrt(x=whole)
         for count in (2, 3, 8):

@@ -228,12 +228,14 @@ def _trained(name, on, **args):
 
 
 _ARGS = {"weight_decay": 0.01, "clipvalue": 0.5}
+# Their operations are those of others, and so are their slots.
+_ALIKE = ("RMSprop", "Adagrad", "AdamW", "Nadam", "Adadelta", "Lion", "Lamb")
 
 
 @pytest.mark.parametrize(
     ("name", "args"),
     [
-        *((name, {}) for name in _OPTIMIZERS),
+        *slow_but([(name, {}) for name in _OPTIMIZERS], lambda one: one[0] not in _ALIKE),
         *slow_but([(name, _ARGS) for name in _OPTIMIZERS], lambda one: one[0] in ("AdamW", "SGD")),
     ],
 )
@@ -284,7 +286,7 @@ class _Program:
         return tensors[-1]
 
 
-@pytest.mark.parametrize("examples", [20, slow(40)])
+@pytest.mark.parametrize("examples", [10, slow(40)])
 def test_random_programs_compute_the_same(examples):
     @settings(deadline=None, max_examples=examples)
     @given(st.lists(_steps, min_size=3, max_size=14))

@@ -106,33 +106,31 @@ CASES = {
 }  # fmt: skip
 
 
-def functions() -> dict[str, Any]:
-    """By function and mesh: the distance, whether bytes are as planned, how many, and where."""
+def functions(axes: str) -> dict[str, Any]:
+    """By function: the distance, whether bytes are as planned, how many, and where."""
+    (mesh,) = (one for one in MESHES if str(one) == axes)
     x = np.random.default_rng(1).normal(size=(ROWS, IO)).astype(np.float32) + 0.2
     found = {}
     for name, how in CASES.items():
-        alone = Functions()
+        alone, mine = Functions(), Functions()
         stock = tf.function(getattr(alone, name.strip()))
         wanted = [stock(tf.constant(x * sign)) for sign in (1, -1)]
-        for mesh in MESHES:
-            mine = Functions()
-            plan = layout.plan(
-                getattr(mine, name.strip()), mesh, [tf.TensorSpec(x.shape)], links=quick(mesh),
-                **how,
-            )  # fmt: skip
-            run = layout.execute(plan)
-            got = [run(x * sign) for sign in (1, -1)]
-            planned, traffic = run.program.received_bytes, run.traffic
-            regions = plan.function.control_flow.regions
-            run.release()
-            after = worst([mine.w, mine.v, mine.count], [alone.w, alone.v, alone.count])
-            found[f"{name} {mesh}"] = {
-                "worst": max(worst(got, wanted), after),
-                "exact": traffic.received_bytes == planned,
-                "planned": planned,
-                "unknown": sorted(plan.unknown),
-                "regions": [len(run.program.communicating), len(regions)],
-            }  # fmt: skip
+        plan = layout.plan(
+            getattr(mine, name.strip()), mesh, [tf.TensorSpec(x.shape)], links=quick(mesh), **how
+        )
+        run = layout.execute(plan)
+        got = [run(x * sign) for sign in (1, -1)]
+        planned, traffic = run.program.received_bytes, run.traffic
+        regions = plan.function.control_flow.regions
+        run.release()
+        after = worst([mine.w, mine.v, mine.count], [alone.w, alone.v, alone.count])
+        found[name] = {
+            "worst": max(worst(got, wanted), after),
+            "exact": traffic.received_bytes == planned,
+            "planned": planned,
+            "unknown": sorted(plan.unknown),
+            "regions": [len(run.program.communicating), len(regions)],
+        }
     return found
 
 
@@ -173,31 +171,27 @@ def split_gates(problem: Any) -> Any:
     return problem.search("propagate", constraints=constraints)
 
 
-def recurrent_layers() -> dict[str, Any]:
+def recurrent_layers(kind: str) -> dict[str, Any]:
     """Training steps of layers whose gates are split, by names of their weights' dimensions."""
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(8, 5, 3)).astype(np.float32), np.arange(8, dtype=np.int32) % 3
     args = [tf.TensorSpec(x.shape), tf.TensorSpec([8], tf.int32)]
-    found = {}
-    for kind in ("LSTM", "GRU"):
-        model, _, step = recurrent(kind)
-        stock = tf.function(step)
-        wanted = [stock(tf.constant(x), tf.constant(labels)) for _ in range(STEPS)]
-        weights = model.get_weights()
-        mine, _, step = recurrent(kind)
-        names = [one.cell.recurrent_kernel.path for one in mine.layers[:2]]
-        plan = split_gates(layout.function_problem(step, MESHES[0], args, links=quick(MESHES[0])))
-        run = layout.execute(plan)
-        got = [run(x, labels) for _ in range(STEPS)]
-        found[kind] = {
-            "worst": worst([got, mine.get_weights()], [wanted, weights]),
-            "exact": run.traffic.received_bytes == run.program.received_bytes,
-            "unknown": sorted(plan.unknown),
-            "layouts": sorted({str(plan.variables[name]) for name in names}),
-            "regions": len(run.program.communicating),
-        }
-        run.release()
-    return found
+    model, _, step = recurrent(kind)
+    stock = tf.function(step)
+    wanted = [stock(tf.constant(x), tf.constant(labels)) for _ in range(STEPS)]
+    weights = model.get_weights()
+    mine, _, step = recurrent(kind)
+    names = [one.cell.recurrent_kernel.path for one in mine.layers[:2]]
+    plan = split_gates(layout.function_problem(step, MESHES[0], args, links=quick(MESHES[0])))
+    run = layout.execute(plan)
+    got = [run(x, labels) for _ in range(STEPS)]
+    return {
+        "worst": worst([got, mine.get_weights()], [wanted, weights]),
+        "exact": run.traffic.received_bytes == run.program.received_bytes,
+        "unknown": sorted(plan.unknown),
+        "layouts": sorted({str(plan.variables[name]) for name in names}),
+        "regions": len(run.program.communicating),
+    }
 
 
 def chosen() -> dict[str, Any]:
@@ -265,7 +259,8 @@ def main() -> None:
     cases = {
         "chosen": chosen, "data": data, "functions": functions, "recurrent": recurrent_layers,
     }  # fmt: skip
-    scripted.give(cases[sys.argv[1]]())
+    what, *given = sys.argv[1].split()
+    scripted.give(cases[what](*given))
 
 
 if __name__ == "__main__":

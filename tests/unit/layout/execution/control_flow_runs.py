@@ -96,33 +96,26 @@ class Functions:
         return found.stack()
 
 
-NAMES = ("loop", "swap", "conditional", "nested", "never", "gradient", "halves", "arrays")
-
-
-def functions() -> dict[str, Any]:
-    """Each function with each mode: the distance, whether bytes are as planned, and the splits."""
+def functions(axes: str, mode: str, *names: str) -> dict[str, Any]:
+    """Each function: the distance, whether bytes are as planned, and the splits."""
+    (mesh,) = (one for one in MESHES if str(one) == axes)
     x = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32) + 0.5
     found = {}
-    for name in NAMES:
-        alone = Functions()
+    for name in names:
+        alone, mine = Functions(), Functions()
         stock = tf.function(getattr(alone, name))
         wanted = [stock(tf.constant(x * sign)) for sign in (1, -1)]
-        for mesh in MESHES:
-            for mode in ("data", "auto"):
-                mine = Functions()
-                plan = layout.plan(
-                    getattr(mine, name), mesh, [tf.TensorSpec(x.shape)], mode=mode,
-                    links=quick(mesh),
-                )  # fmt: skip
-                run = layout.execute(plan)
-                got = [run(x * sign) for sign in (1, -1)]
-                same = run.traffic.received_bytes == run.program.received_bytes
-                run.release()
-                after = worst([mine.w, mine.count], [alone.w, alone.count])
-                found[f"{name} {mode} {mesh}"] = [
-                    max(worst(got, wanted), after), same, sorted(plan.unknown),
-                    str(plan.inputs["x"]),
-                ]  # fmt: skip
+        plan = layout.plan(
+            getattr(mine, name), mesh, [tf.TensorSpec(x.shape)], mode=mode, links=quick(mesh)
+        )
+        run = layout.execute(plan)
+        got = [run(x * sign) for sign in (1, -1)]
+        same = run.traffic.received_bytes == run.program.received_bytes
+        run.release()
+        after = worst([mine.w, mine.count], [alone.w, alone.count])
+        found[name] = [
+            max(worst(got, wanted), after), same, sorted(plan.unknown), str(plan.inputs["x"])
+        ]  # fmt: skip
     return found
 
 
@@ -147,42 +140,37 @@ def recurrent(kind: str) -> tuple[Any, Any, Any]:
     return model, optimizer, step
 
 
-def recurrent_layers() -> dict[str, Any]:
+def recurrent_layers(kind: str, mode: str) -> dict[str, Any]:
     """Training steps, and a checkpoint in the middle that one device goes on with."""
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(8, 5, 3)).astype(np.float32), np.arange(8, dtype=np.int32) % 3
     args = [tf.TensorSpec(x.shape), tf.TensorSpec([8], tf.int32)]
-    found = {}
-    for kind in ("LSTM", "GRU"):
-        model, optimizer, step = recurrent(kind)
-        stock = tf.function(step)
-        wanted = [stock(tf.constant(x), tf.constant(labels)) for _ in range(STEPS)]
-        weights = model.get_weights()
-        for mode in ("data", "auto"):
-            mine, optimizer, step = recurrent(kind)
-            plan = layout.plan(step, MESHES[0], args, mode=mode, links=quick(MESHES[0]))
-            run = layout.execute(plan)
-            got = [run(x, labels) for _ in range(STEPS)]
-            with tempfile.TemporaryDirectory() as folder:
-                saved = tf.train.Checkpoint(model=mine, optimizer=optimizer).write(f"{folder}/a")
-                other, other_optimizer, _ = recurrent(kind)
-                tf.train.Checkpoint(model=other, optimizer=other_optimizer).read(saved)
-                restored = worst(other.get_weights(), mine.get_weights())
-            flow = plan.function.control_flow
-            inside = [one for name, one in plan.layouts.items() if flow.block(name)]
-            found[f"{kind} {mode}"] = {
-                "worst": worst([got, mine.get_weights()], [wanted, weights]),
-                "restored": restored,
-                "unknown": sorted(plan.unknown),
-                "split": sum(any(one.splits) for one in inside) > len(inside) / 3,
-                "partial": any(one.partial for one in inside),
-                "exact": run.traffic.received_bytes == run.program.received_bytes,
-            }
-            run.release()
-    return found
+    model, optimizer, step = recurrent(kind)
+    stock = tf.function(step)
+    wanted = [stock(tf.constant(x), tf.constant(labels)) for _ in range(STEPS)]
+    weights = model.get_weights()
+    mine, optimizer, step = recurrent(kind)
+    plan = layout.plan(step, MESHES[0], args, mode=mode, links=quick(MESHES[0]))
+    run = layout.execute(plan)
+    got = [run(x, labels) for _ in range(STEPS)]
+    with tempfile.TemporaryDirectory() as folder:
+        saved = tf.train.Checkpoint(model=mine, optimizer=optimizer).write(f"{folder}/a")
+        other, other_optimizer, _ = recurrent(kind)
+        tf.train.Checkpoint(model=other, optimizer=other_optimizer).read(saved)
+        restored = worst(other.get_weights(), mine.get_weights())
+    flow = plan.function.control_flow
+    inside = [one for name, one in plan.layouts.items() if flow.block(name)]
+    return {
+        "worst": worst([got, mine.get_weights()], [wanted, weights]),
+        "restored": restored,
+        "unknown": sorted(plan.unknown),
+        "split": sum(any(one.splits) for one in inside) > len(inside) / 3,
+        "partial": any(one.partial for one in inside),
+        "exact": run.traffic.received_bytes == run.program.received_bytes,
+    }
 
 
-def optimizers() -> dict[str, Any]:
+def optimizers(name: str, mode: str) -> list[Any]:
     """Keras's fit with conditionals in its optimizer: all variables are those of one device."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(32, 6)).astype(np.float32), rng.integers(0, 3, 32)
@@ -190,31 +178,27 @@ def optimizers() -> dict[str, Any]:
     cases = {
         "accumulation": lambda: made.Adam(0.05, gradient_accumulation_steps=2),
         "average": lambda: made.SGD(0.05, use_ema=True, ema_overwrite_frequency=3),
-        "loss scale": lambda: made.LossScaleOptimizer(
+        "loss_scale": lambda: made.LossScaleOptimizer(
             made.Adam(0.05), initial_scale=1024.0, dynamic_growth_steps=2
         ),
     }
-    found = {}
-    for name, optimizer in cases.items():
-        results, conditionals, regions = [], set(), set()
-        for mode in ("", "data", "auto"):
-            keras.utils.set_random_seed(1)
-            model = keras.Sequential([
-                keras.Input((6,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)
-            ])  # fmt: skip
-            losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile(optimizer(), losses, jit_compile=False)
-            laid_out = layout.lay_out(model, MESHES[0], mode=mode) if mode else None
-            history = model.fit(x, y, 8, 2, 0, shuffle=False).history["loss"]
-            state = [one.numpy() for one in model.optimizer.variables]
-            results.append([history, state, model.get_weights()])
-            if laid_out is not None:
-                (plan,) = laid_out.plans["train"]
-                conditionals |= {"If", "StatelessIf"} & set(plan.unknown)
-                regions.add(len(plan.function.control_flow.regions))
-        distance = max(worst(one, results[0]) for one in results[1:])
-        found[name] = [distance, sorted(conditionals), sorted(regions)]
-    return found
+    results, conditionals, regions = [], set(), set()
+    for how in ("", mode):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([
+            keras.Input((6,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)
+        ])  # fmt: skip
+        losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(cases[name](), losses, jit_compile=False)
+        laid_out = layout.lay_out(model, MESHES[0], mode=how) if how else None
+        history = model.fit(x, y, 8, 2, 0, shuffle=False).history["loss"]
+        state = [one.numpy() for one in model.optimizer.variables]
+        results.append([history, state, model.get_weights()])
+        if laid_out is not None:
+            (plan,) = laid_out.plans["train"]
+            conditionals |= {"If", "StatelessIf"} & set(plan.unknown)
+            regions.add(len(plan.function.control_flow.regions))
+    return [worst(*results), sorted(conditionals), sorted(regions)]
 
 
 def whole() -> dict[str, Any]:
@@ -247,7 +231,8 @@ def main() -> None:
         "recurrent": recurrent_layers,
         "whole": whole,
     }
-    scripted.give(cases[sys.argv[1]]())
+    what, *given = sys.argv[1].split()
+    scripted.give(cases[what](*given))
 
 
 if __name__ == "__main__":

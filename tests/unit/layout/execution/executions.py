@@ -46,10 +46,12 @@ def distance(got: Any, wanted: Any) -> float:
     return worst
 
 
-def one_by_one(mesh: layout.Mesh) -> dict[str, Any]:
+def one_by_one(mesh: layout.Mesh, more: bool) -> dict[str, Any]:
     """Each operation with each of its strategies: how many, and the worst distance."""
     found: dict[str, Any] = {}
     for name, function, args in operators.CASES:
+        if (name in operators.MORE) != more:
+            continue
         wanted = tf.function(function)(*map(tf.constant, args))
         problem = layout.function_problem(function, mesh, list(map(tf.constant, args)))
         kinds = {one.kind for one in problem.graph.operations}
@@ -379,7 +381,8 @@ def main() -> None:
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
     two = layout.Mesh({"x": 2})
     results = {
-        "operators": lambda: one_by_one(two),
+        "operators": lambda: one_by_one(two, more=False),
+        "more operators": lambda: one_by_one(two, more=True),
         "layers": lambda: {
             "": layers(two, ""),
             "batch:x": layers(two, "batch:x"),

@@ -233,3 +233,15 @@ CASES: tuple[tuple[str, Any, list[np.ndarray]], ...] = (
     ("ArgMax", lambda x: tf.argmax(x, 1, tf.int32), [real(4, 6)]),
     ("TopKV2", lambda x: tf.math.top_k(x, 2), [real(4, 6)]),
 )  # fmt: skip
+# One more of a rule, type or geometry that another case has.
+MORE = {
+    "BatchMatMulV2", "RealDiv", "Min", "Prod", "All", "SparseSoftmaxCrossEntropyWithLogits/int64",
+    "FusedBatchNormV3/deep", "FusedBatchNormGradV3/first", "GatherV2/int64",
+    "UnsortedSegmentSum/int64", "OneHot/int64", "OneHot/int8", "Conv2D/patches",
+    "DepthwiseConv2dNativeBackpropInput/patches", "DepthwiseConv2dNativeBackpropFilter/patches",
+    "StatelessRandomUniformV2/float16", "StatelessRandomUniformV2/float64",
+    "StatelessRandomNormalV2/float16", "StatelessRandomNormalV2/float32",
+    "StatelessTruncatedNormalV2/float32", "StatelessTruncatedNormalV2/float64",
+    "StatelessRandomUniformIntV2/int64", "StatelessRandomUniformFullIntV2/int32", "Squeeze",
+    "StridedSlice/backwards", "SplitV", "Pad", "Cumsum", "ReverseV2",
+}  # fmt: skip

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.slow_cases import slow
 from tests.unit.layout.execution.test_execute import run
 
 SUMS = 1e-5
@@ -18,23 +19,25 @@ def execute(isolated_env):
     return lambda what: run("communicating_bodies.py", what, isolated_env, 400)
 
 
-def test_devices_communicate_in_loops_and_conditionals(execute):
+@pytest.mark.parametrize("mesh", ["x:2", slow("x:2;y:2")])
+def test_devices_communicate_in_loops_and_conditionals(execute, mesh):
     """The graph sends exactly the bytes of the plan, which counts each trip."""
-    found = execute("functions")
-    assert len(found) == 10 * 2
+    found = execute(f"functions {mesh}")
+    assert len(found) == 10
     for name, one in found.items():
         assert one["worst"] < SUMS and one["exact"] and one["unknown"] == [], name
         assert one["regions"][0] > 0, name
-    on_two = {name.removesuffix(" x:2"): one for name, one in found.items() if "y:2" not in name}
+    if mesh != "x:2":
+        return
     # Of three trips: a gather, and a sum that each device needs whole; once in a branch.
-    assert on_two["layer"]["planned"] == 3 * V
-    assert on_two["layers"]["planned"] == 3 * 2 * V
-    assert on_two["draws"]["planned"] == 3 * 2 * V
+    assert found["layer"]["planned"] == 3 * V
+    assert found["layers"]["planned"] == 3 * 2 * V
+    assert found["draws"]["planned"] == 3 * 2 * V
     # The result of a branch leaves it in slices.
-    assert on_two["branches"]["planned"] == V
+    assert found["branches"]["planned"] == V
     # Three trips of two within a branch within a loop.
-    assert on_two["nested"]["planned"] == 3 * 2 * 2 * V
-    assert on_two["nested"]["regions"] == [3, 3]
+    assert found["nested"]["planned"] == 3 * 2 * 2 * V
+    assert found["nested"]["regions"] == [3, 3]
 
 
 def test_data_parallelism_communicates_in_loops_where_it_must(execute):
@@ -51,16 +54,20 @@ def test_data_parallelism_communicates_in_loops_where_it_must(execute):
     assert found["steps"]["bytes"][0] >= 3 * 2 * 2 * 4 * 16 * 16
 
 
-def test_training_steps_of_recurrent_layers_whose_gates_are_split(execute):
-    found = execute("recurrent")
-    assert set(found) == {"LSTM", "GRU"}
-    for name, one in found.items():
-        assert one.pop("worst") < SUMS, name
-        # Forward and backward, of two layers.
-        assert one.pop("regions") == 4, name
-        assert one.pop("exact") and one.pop("unknown") == [], name
-    assert found["LSTM"]["layouts"] == ["[4, 16/x] on x:2", "[6, 24/x] on x:2"]
-    assert found["GRU"]["layouts"] == ["[4, 12/x] on x:2", "[6, 18/x] on x:2"]
+@pytest.mark.parametrize(
+    ("kind", "layouts"),
+    [
+        slow("LSTM", ["[4, 16/x] on x:2", "[6, 24/x] on x:2"]),
+        ("GRU", ["[4, 12/x] on x:2", "[6, 18/x] on x:2"]),
+    ],
+)
+def test_training_steps_of_recurrent_layers_whose_gates_are_split(execute, kind, layouts):
+    found = execute(f"recurrent {kind}")
+    assert found.pop("worst") < SUMS
+    # Forward and backward, of two layers.
+    assert found.pop("regions") == 4
+    assert found.pop("exact") and found.pop("unknown") == []
+    assert found == {"layouts": layouts}
 
 
 def test_the_search_lets_devices_communicate_in_loops_where_it_pays(execute):

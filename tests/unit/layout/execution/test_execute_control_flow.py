@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.slow_cases import slow
 from tests.unit.layout.execution.test_execute import run
 
 SUMS = 1e-5
+MODES = ("data", "auto")
 
 
 @pytest.fixture
@@ -16,34 +18,55 @@ def execute(isolated_env):
     return lambda what: run("control_flow_runs.py", what, isolated_env, 400)
 
 
-def test_functions_with_loops_and_conditionals(execute):
+FUNCTIONS = "loop swap conditional nested never gradient halves arrays"
+
+
+@pytest.mark.parametrize(
+    ("mesh", "mode", "functions"),
+    [
+        ("x:2", "data", FUNCTIONS),
+        ("x:2", "auto", "nested gradient"),
+        slow("x:2", "auto", "loop swap conditional never halves arrays"),
+        slow("x:2;y:2", "data", FUNCTIONS),
+        slow("x:2;y:2", "auto", FUNCTIONS),
+    ],
+    ids=["data", "auto", "auto, others", "2-D data", "2-D auto"],
+)
+def test_functions_with_loops_and_conditionals(execute, mesh, mode, functions):
     """Mode "data" splits the batch; what is summed up within a loop is reduced after it."""
-    found = execute("functions")
-    assert len(found) == 8 * 2 * 2
+    found = execute(f"functions {mesh} {mode} {functions}")
+    assert set(found) == set(functions.split())
     for name, (distance, exact, unknown, inputs) in found.items():
         assert distance < SUMS and exact and unknown == [], name
-        if " data " in name:
-            assert inputs == ("[8/x+y, 4] on x:2;y:2" if "y:2" in name else "[8/x, 4] on x:2"), name
+        if mode == "data":
+            assert inputs == ("[8/x+y, 4] on x:2;y:2" if "y:2" in mesh else "[8/x, 4] on x:2"), name
 
 
-def test_training_steps_of_recurrent_layers(execute):
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("LSTM", "data"), slow("LSTM", "auto"), *(slow("GRU", m) for m in MODES)]
+)
+def test_training_steps_of_recurrent_layers(execute, kind, mode):
     """Their gradients of weights are partial in the loop; one device goes on with a checkpoint."""
-    found = execute("recurrent")
-    assert set(found) == {"LSTM data", "LSTM auto", "GRU data", "GRU auto"}
-    for name, one in found.items():
-        assert one.pop("worst") < SUMS, name
-        assert one == {
-            "restored": 0.0, "unknown": [], "split": True, "partial": True, "exact": True
-        }, name  # fmt: skip
-
-
-def test_optimizers_with_conditionals(execute):
-    """In modes "data" and "auto": accumulated gradients, averages of weights, loss scales."""
-    found = execute("optimizers")
-    assert {name: one[1:] for name, one in found.items()} == {
-        "accumulation": [[], [1]], "average": [[], [1]], "loss scale": [[], [2]]
+    found = execute(f"recurrent {kind} {mode}")
+    assert found.pop("worst") < SUMS
+    assert found == {
+        "restored": 0.0, "unknown": [], "split": True, "partial": True, "exact": True
     }  # fmt: skip
-    assert all(one[0] < SUMS for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "regions"),
+    [
+        ("accumulation", "data", 1), slow("accumulation", "auto", 1),
+        slow("average", "data", 1), ("average", "auto", 1),
+        ("loss_scale", "data", 2), slow("loss_scale", "auto", 2),
+    ],
+)  # fmt: skip
+def test_optimizers_with_conditionals(execute, name, mode, regions):
+    """In modes "data" and "auto": accumulated gradients, averages of weights, loss scales."""
+    distance, *others = execute(f"optimizers {name} {mode}")
+    assert others == [[], [regions]]
+    assert distance < SUMS
 
 
 def test_loops_in_which_names_meet_run_whole(execute):

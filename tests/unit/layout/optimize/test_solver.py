@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.layout import exhaustive_search
+from tests.slow_cases import slow_but
 from tests.unit.layout.optimize.problems import limited, problem, simple
 from tests.unit.layout.optimize.search_checks import EXACT, GRAPHS, KNAPSACK, SEEDS, WAYS, check
 from tf_fuse.layout.optimize import Candidate, Edge, Limits, Node, Problem, search, solution, solver
@@ -18,8 +21,15 @@ from tf_fuse.layout.optimize.methods.elimination import Store
 from tf_fuse.layout.optimize.round_problem import tables_of
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("way", EXACT)
+def _some_slow(ways):
+    """Each way with a general graph, and each graph with one way; others are slow."""
+    return slow_but(
+        itertools.product(sorted(ways), GRAPHS),
+        lambda case: case[0] == "tables" or case[1] == "general",
+    )
+
+
+@pytest.mark.parametrize(("way", "graph"), _some_slow(EXACT))
 @given(seed=SEEDS)
 @settings(max_examples=25, deadline=None)
 def test_the_cheapest_without_a_limit(graph, way, seed):
@@ -29,7 +39,7 @@ def test_the_cheapest_without_a_limit(graph, way, seed):
         assert found.method == solution.ELIMINATION
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", slow_but(GRAPHS, "general".__eq__))
 @given(seed=SEEDS)
 @settings(max_examples=30, deadline=None)
 def test_with_relayouts_that_cannot_be(graph, seed):
@@ -37,8 +47,7 @@ def test_with_relayouts_that_cannot_be(graph, seed):
         check(problem(seed, graph, infinite=0.4), WAYS[way])
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("way", sorted(WAYS))
+@pytest.mark.parametrize(("way", "graph"), _some_slow(WAYS))
 @given(seed=SEEDS, share=st.integers(-1, 10), copies=st.booleans())
 # An operation with one strategy forbids strategies of another one, in a chain that does not fit.
 @example(seed=377317, share=-1, copies=False)

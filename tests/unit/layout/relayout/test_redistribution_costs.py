@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.layout import baselines as layout_baselines
 from benchmarks.layout import brute_force as layout_brute_force
+from tests.slow_cases import slow
 from tests.unit.layout.relayout.relayout_checks import ANY_PARTIAL, CONTIGUOUS, XY
 from tf_fuse.layout import (
     MANY_AXES_STEPS,
@@ -29,10 +30,10 @@ from tf_fuse.layout import (
         ((3,), (3, 1)),
         ((2, 2), (4, 4)),
         ((2, 4), (8, 8)),
-        ((4, 2), (4, 8)),
+        slow((4, 2), (4, 8)),
         ((2, 2), (2, 3)),
         ((2, 2), (2, 2, 4)),
-        ((2, 2, 2), (8, 4)),
+        slow((2, 2, 2), (8, 4)),
     ],
 )
 @pytest.mark.parametrize(
@@ -78,8 +79,11 @@ def test_plans_are_as_fast_as_brute_force(links, allowed):
 
 @pytest.mark.parametrize(
     ("sizes", "shape"),
-    [((2, 2), (4, 4)), ((2, 4), (8, 8)), ((2, 3), (6, 12)), ((2, 2), (3, 5)), ((2, 2, 2), (8, 2))],
-)
+    [
+        ((2, 2), (4, 4)), ((2, 4), (8, 8)), ((2, 3), (6, 12)), ((2, 2), (3, 5)),
+        slow((2, 2, 2), (8, 2)),
+    ],
+)  # fmt: skip
 def test_no_system_is_cheaper_on_any_pair(sizes, shape):
     nodes = layout_brute_force.layouts(Mesh(zip("xyz", sizes, strict=False)), shape)
     systems = layout_baselines.dtensor_default, layout_baselines.mindspore_greedy

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_cases import slow
 from tests.unit.layout.planning.planned_models import FAST, GRID, variable
 from tf_fuse import layout
 from tf_fuse.layout import LayoutError, Mesh, Replicate, Shard
@@ -45,7 +46,7 @@ def error(call, *args, **options) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("mode", ["auto", "data"])
+@pytest.mark.parametrize("mode", ["auto", slow("data")])
 @pytest.mark.parametrize(
     ("spec", "splits"),
     [

@@ -11,6 +11,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
 
 import tf_fuse.parameter_server
+from tests.slow_cases import slow
 from tf_fuse.parameter_server.lookups import handle_packing
 
 
@@ -90,8 +91,10 @@ def test_paths_of_keras_are_searched():
     assert _kinds(lambda: [layer.kernel + 1.0 for layer in layers]) == ["float32", "bfloat16"]
 
 
-@pytest.mark.parametrize("pattern", ["", "kernel"])
-@pytest.mark.parametrize("at_first", [True, False])
+@pytest.mark.parametrize(
+    ("at_first", "pattern"),
+    [(True, ""), (False, "kernel"), slow(True, "kernel"), slow(False, "")],
+)
 def test_a_layer_of_keras_counts_as_trained_while_it_is(at_first, pattern):
     _set(compress="bfloat16", compress_variables=pattern)
     layer = keras.layers.Dense(2, use_bias=False, trainable=at_first)

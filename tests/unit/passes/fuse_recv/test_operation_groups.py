@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from tests.slow_cases import slow
 from tests.unit.passes.fuse_recv import operation_groups
 from tests.unit.passes.fuse_recv.operation_groups import (
     compare,
@@ -194,7 +195,7 @@ def test_what_reads_a_reference_stays_single():
         assert "Identity" not in reads
 
 
-@pytest.mark.parametrize("tables", [10, 300])
+@pytest.mark.parametrize("tables", [10, slow(300)])
 def test_each_request_is_one_send(tables):
     result = rewrite(_gradients(tables), fuse_operations=True)
     half = tables // 2
@@ -214,7 +215,7 @@ def test_each_request_is_one_send(tables):
     assert operation_groups.check_joint_sends(result.after) == 3 * tables
 
 
-@pytest.mark.parametrize("tables", [4, 10, 300])
+@pytest.mark.parametrize("tables", [4, 10, slow(300)])
 def test_sends_that_wait_for_different_tensors_are_one_too(tables):
     """Each change is ready at a moment of its own, but one request waits for all of them."""
     result = rewrite(lookups(tables), fuse_operations=True)
@@ -262,7 +263,7 @@ def test_three_operations_stay_as_they_are():
     ]
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [0, slow(1), slow(2), slow(3)])
 def test_random_graphs_are_the_same_and_never_deadlock(block):
     members = joint = 0
     for seed in range(block * 50, block * 50 + 50):
@@ -275,7 +276,7 @@ def test_random_graphs_are_the_same_and_never_deadlock(block):
     assert members > 300 and joint > 60, "the graphs are too dull to find anything"
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [0, slow(1), slow(2), slow(3)])
 def test_what_may_be_dead_is_in_no_group(block):
     members = dead = joint = 0
     for seed in range(block * 40, block * 40 + 40):

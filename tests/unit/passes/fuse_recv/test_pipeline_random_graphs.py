@@ -13,6 +13,7 @@ import random
 import pytest
 from tensorflow.core.framework import graph_pb2
 
+from tests.slow_cases import slow_but
 from tests.unit.passes.graph_interpreters import DEAD, deadness, evaluate, stuck
 from tests.unit.passes.pass_testing import (
     PS0,
@@ -30,6 +31,11 @@ from tests.unit.passes.pass_testing import (
 )
 from tests.unit.passes.random_graphs import random_choices, random_conditionals, random_exchange
 from tf_fuse.explain import Rewrite, rewrite
+
+
+def blocks(count):
+    """Numbers of blocks of random graphs, of which the first two are not slow."""
+    return slow_but(range(count), lambda block: block < 2)
 
 
 def _compare_conditionals(seed: int, **options) -> tuple[Rewrite, collections.Counter]:
@@ -50,7 +56,7 @@ def _compare_conditionals(seed: int, **options) -> tuple[Rewrite, collections.Co
     return result, seen
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", blocks(8))
 def test_rewritten_graphs_are_dead_and_live_where_stock_is(block):
     seen = collections.Counter()
     for seed in range(block * 40, block * 40 + 40):
@@ -70,7 +76,7 @@ def test_divided_groups_are_dead_and_live_where_stock_is(splitting):
     assert min(seen[what] for what in wanted) > 30, f"too dull: {seen}"
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", blocks(8))
 def test_no_fused_receive_is_ever_dead(block):
     fused = skipped = 0
     for seed in range(block * 40, block * 40 + 40):
@@ -106,7 +112,7 @@ def test_most_receives_that_are_always_live_are_found():
     assert found > 0.9 * live, (found, live)
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", blocks(5))
 def test_groups_by_depth_never_deadlock(block):
     fused = 0
     for seed in range(block * 40, block * 40 + 40):
@@ -129,7 +135,7 @@ def test_divided_groups_never_deadlock(splitting):
     assert parts > 50, "the graphs are too dull to find anything"
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", blocks(5))
 def test_verifier_drops_groups_exactly_where_they_would_deadlock(block):
     dropped = 0
     for seed in range(block * 40, block * 40 + 40):
@@ -149,7 +155,7 @@ def test_verifier_drops_groups_exactly_where_they_would_deadlock(block):
     assert 5 < dropped < 35, "too few graphs with a cycle, or without one"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", blocks(10))
 @pytest.mark.parametrize("options", [{}, *SPLITTINGS.values()], ids=["level", *SPLITTINGS])
 def test_order_of_nodes_does_not_matter(seed, options):
     before = rewrite(random_conditionals(seed)).before

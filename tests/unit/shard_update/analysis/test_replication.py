@@ -82,9 +82,9 @@ def _any_reduce(count):
     ("module", "rule", "broken"),
     [
         (replication, "is_run_by_all", lambda program, name: True),
-        (replication, "_assigned", lambda view, program, name, arguments, found: set()),
+        slow(replication, "_assigned", lambda view, program, name, arguments, found: set()),
         (replication, "_is_pure", lambda program, node: True),
-        (replication, "_visit_assignment", lambda view, node, found: set()),
+        slow(replication, "_visit_assignment", lambda view, node, found: set()),
         slow(replication_programs, "reduces_over", _any_reduce),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

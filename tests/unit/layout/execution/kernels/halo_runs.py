@@ -60,25 +60,34 @@ def gradient(function: Any, which: int, *inputs: Any) -> Any:
     return tape.gradient(loss, inputs)[which]
 
 
-def cases() -> Iterator[tuple[str, Any, list[np.ndarray]]]:
+def cases(geometry: int) -> Iterator[tuple[str, Any, list[np.ndarray]]]:
     """Kind and geometry; a function; its arguments."""
-    for rows, length, step, padding in GEOMETRIES:
-        x = real(1, rows, rows, 2)
-        words = f"{rows} rows, {length} by {step}, {padding}"
-        for kind, back, count in (
-            ("Conv2D", "Conv2DBackprop", 3),
-            ("DepthwiseConv2dNative", "DepthwiseConv2dNativeBackprop", 2),
-        ):
-            function = functools.partial(forward, kind, step, padding)
-            args = [x, real(length, length, 2, count)]
-            yield f"{kind}: {words}", function, args
-            yield f"{back}Input: {words}", functools.partial(gradient, function, 0), args
-            yield f"{back}Filter: {words}", functools.partial(gradient, function, 1), args
-        for kind in ("MaxPool", "AvgPool"):
-            if kind == "MaxPool" or isinstance(padding, str):
-                function = functools.partial(pooled, kind, length, step, padding)
-                yield f"{kind}: {words}", function, [x]
-                yield f"{kind}Grad: {words}", functools.partial(gradient, function, 0), [x]
+    rows, length, step, padding = GEOMETRIES[geometry]
+    x = real(1, rows, rows, 2)
+    words = f"{rows} rows, {length} by {step}, {padding}"
+    for kind, back, count in (
+        ("Conv2D", "Conv2DBackprop", 3),
+        ("DepthwiseConv2dNative", "DepthwiseConv2dNativeBackprop", 2),
+    ):
+        function = functools.partial(forward, kind, step, padding)
+        args = [x, real(length, length, 2, count)]
+        yield f"{kind}: {words}", function, args
+        yield f"{back}Input: {words}", functools.partial(gradient, function, 0), args
+        yield f"{back}Filter: {words}", functools.partial(gradient, function, 1), args
+    for kind in ("MaxPool", "AvgPool"):
+        if kind == "MaxPool" or isinstance(padding, str):
+            function = functools.partial(pooled, kind, length, step, padding)
+            yield f"{kind}: {words}", function, [x]
+            yield f"{kind}Grad: {words}", functools.partial(gradient, function, 0), [x]
+
+
+def named(*names: str) -> Iterator[tuple[str, Any, list[np.ndarray]]]:
+    """The cases of some geometries; of each by its number, and after a slash the kinds, if some."""
+    for name in names:
+        number, _, kinds = name.partition("/")
+        for case in cases(int(number)):
+            if not kinds or case[0].partition(":")[0] in kinds.split("+"):
+                yield case
 
 
 def is_in_rows(strategy: Any) -> bool:
@@ -90,10 +99,10 @@ ROWS = "split height"
 WAYS = ((FOUR, ROWS), (SQUARE, "split width, split height"))
 
 
-def operations() -> dict[str, Any]:
+def operations(*names: str) -> dict[str, Any]:
     """Each operation, split by height and width: how often, the distance, and exchanged bytes."""
     found: dict[str, Any] = {}
-    for name, function, args in cases():
+    for name, function, args in named(*names):
         wanted = tf.function(function)(*map(tf.constant, args))
         count, worst, moved = 0, 0.0, 0
         for mesh, way in WAYS:
@@ -225,7 +234,8 @@ def main() -> None:
     devices = [tf.config.LogicalDeviceConfiguration()] * 4
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
     programs = {"operations": operations, "residual": residual, "search": search}
-    scripted.give(programs[sys.argv[1]]())
+    what, *given = sys.argv[1].split()
+    scripted.give(programs[what](*given))
 
 
 if __name__ == "__main__":

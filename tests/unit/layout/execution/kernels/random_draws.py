@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -66,14 +67,20 @@ def calls(
     return [{name: one.numpy() for name, one in run(X).items()} for _ in range(CALLS)]
 
 
-def numbers() -> dict[str, Any]:
+def on_others(cases: tuple[str, ...], function: Any) -> Iterator[Any]:
+    """What the calls make by each mesh and mode."""
+    for case in cases:
+        axes, mode = case.split()
+        (mesh,) = (one for one in MESHES if str(one) == axes)
+        yield from calls(mesh, mode, 3, function)
+
+
+def numbers(*cases: str) -> dict[str, Any]:
     """What meshes and calls have in common."""
     alone = calls(MESHES[0], "auto", 3)
     different = [
         name
-        for mesh in MESHES[1:]
-        for mode in ("auto", "data")
-        for one, other in zip(alone, calls(mesh, mode, 3), strict=True)
+        for one, other in zip(alone * len(cases), on_others(cases, draws), strict=True)
         for name in one
         if not np.array_equal(one[name], other[name])
     ]
@@ -90,14 +97,12 @@ def numbers() -> dict[str, Any]:
     }
 
 
-def in_bodies() -> dict[str, Any]:
+def in_bodies(*cases: str) -> dict[str, Any]:
     """What meshes, calls and trips have in common where loops and branches draw."""
     alone = calls(MESHES[0], "auto", 3, bodies)
     different = [
         name
-        for mesh in MESHES[1:]
-        for mode in ("auto", "data")
-        for one, other in zip(alone, calls(mesh, mode, 3, bodies), strict=True)
+        for one, other in zip(alone * len(cases), on_others(cases, bodies), strict=True)
         for name in one
         if not np.allclose(one[name], other[name], 1e-6)
     ]
@@ -211,7 +216,8 @@ def main() -> None:
         "split": split,
         "without seed": without_seed,
     }
-    scripted.give(cases[sys.argv[1]]())
+    what, *given = sys.argv[1].split(",")
+    scripted.give(cases[what](*given))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ Two tables have the same gradient: one by Keras's layer, the other by rows that 
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any, Final
 
 import keras
 import numpy as np
 import tensorflow as tf
-import tf_keras
 
 from tests import scripted
 from tf_fuse import layout
@@ -64,26 +64,25 @@ def worst(first: Any, second: Any) -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(first, second, strict=True))
 
 
-def compared(library: Any, name: str) -> dict[str, Any]:
+def compared(library: Any, on: str, name: str) -> dict[str, float]:
     """By mesh and layout of the table, the distance of losses, weights and slots."""
     step, variables = trained(library, name)
     stock = tf.function(step)
     wanted = values([stock(tf.constant(IDS), tf.constant(LABELS)) for _ in range(STEPS)])
     wanted += values(variables)
     found = {}
-    for on, mesh in MESHES.items():
-        for rows in ("", "rows:x"):
-            step, variables = trained(library, name)
-            args = [tf.TensorSpec(IDS.shape, tf.int32), tf.TensorSpec([4], tf.int32)]
-            table = str(getattr(variables[0], "path", variables[0].name)).removesuffix(":0")
-            given: dict[str, Any] = {"mode": "data"}
-            if rows:
-                given = {"mode": "propagate", "rules": rows, "dimensions": {table: ["rows", None]}}
-            run = layout.execute(layout.plan(step, mesh, args, **given))
-            got = values([run(IDS, LABELS) for _ in range(STEPS)]) + values(variables)
-            split = str(run.plan.variables[table])
-            found[f"{on} {split.partition(' on ')[0]}"] = worst(got, wanted)
-            run.release()
+    for rows in ("", "rows:x"):
+        step, variables = trained(library, name)
+        args = [tf.TensorSpec(IDS.shape, tf.int32), tf.TensorSpec([4], tf.int32)]
+        table = str(getattr(variables[0], "path", variables[0].name)).removesuffix(":0")
+        given: dict[str, Any] = {"mode": "data"}
+        if rows:
+            given = {"mode": "propagate", "rules": rows, "dimensions": {table: ["rows", None]}}
+        run = layout.execute(layout.plan(step, MESHES[on], args, **given))
+        got = values([run(IDS, LABELS) for _ in range(STEPS)]) + values(variables)
+        split = str(run.plan.variables[table])
+        found[f"{on} {split.partition(' on ')[0]}"] = worst(got, wanted)
+        run.release()
     return found
 
 
@@ -151,14 +150,13 @@ def not_finite() -> dict[str, Any]:
 def main() -> None:
     cpus = [tf.config.LogicalDeviceConfiguration()] * 4
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
-    kind, _, names = sys.argv[1].partition(" ")
+    kind, *names = sys.argv[1].split()
     if kind == "by_hand":
         scripted.give({mode: used_by_hand(mode) for mode in ("data", "auto", "propagate")})
     elif kind == "not_finite":
         scripted.give(not_finite())
     else:
-        library = {"keras": keras, "tf_keras": tf_keras}[kind]
-        scripted.give({name: compared(library, name) for name in names.split()})
+        scripted.give(compared(importlib.import_module(kind), *names))
 
 
 if __name__ == "__main__":
