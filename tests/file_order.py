@@ -58,7 +58,7 @@ def in_turn(files: Iterable[str]) -> list[str]:
 
 
 def sort(items: list[Any]) -> None:
-    """Sort tests of pytest in that order; those of a file stay as they are."""
+    """Sort tests of pytest in that order; those of a file keep their order."""
     places = {file: i for i, file in enumerate(in_turn(map(_file, items)))}
     items.sort(key=lambda item: places[_file(item)])
 

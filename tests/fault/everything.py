@@ -56,7 +56,7 @@ class Everything:
     """
 
     def __init__(self, resolver: Any, is_on: bool, servers: int = 2, is_spread: bool = False):
-        """Makes all variables, with the options as they are.
+        """Makes all variables, with the present options.
 
         Args:
           resolver: of the cluster.

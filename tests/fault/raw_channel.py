@@ -200,7 +200,7 @@ class ChannelError(RuntimeError):
 
 
 class Producer:
-    """The producer's end of data channels: it answers as it is told.
+    """The producer's end of data channels: it answers as the test says.
 
     Attributes:
       card: what leads there.

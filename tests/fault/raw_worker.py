@@ -145,7 +145,7 @@ class Worker:
         return self.call("RecvTensor", step_id=step, request_id=request_id, **fields, **kwargs)
 
     def cut_off(self, count: int) -> list[str]:
-        """Sends fused requests of which only the first bytes are there; the codes of the errors."""
+        """Sends only the first bytes of fused requests; the codes of the errors."""
         import grpc
         from google.protobuf import any_pb2
 

@@ -94,7 +94,7 @@ def _positions(frame: bytes) -> tuple[int, ...]:
 
 
 def shape_of(kind: str, data: bytes) -> Any:
-    """Equal for inputs of which one is enough."""
+    """Equal for inputs that show the same."""
     if kind in _PLANS:
         return kind, len(data) // 40
     count = data[2]

@@ -198,11 +198,11 @@ def _wait_of_any(kind: int, number: int, options: int) -> Any:
             return None
         if state in "TtZX":
             return None
-        time.sleep(_STOPPED_POLL_S)  # nothing tells who is no parent
+        time.sleep(_STOPPED_POLL_S)  # only a parent gets a signal
 
 
 def install(address: str | None = None) -> None:
-    """Has this process fork what it starts.
+    """Let this process fork what it starts.
 
     Args:
       address: of the server; None for one of its own, which is started when it is needed.

@@ -19,7 +19,7 @@ def test_benchmark_from_another_folder(run_benchmark):
         assert {"steps_per_s", "recv_rpcs_per_step", "cpu_ms_per_step", "losses"} <= set(numbers)
         assert set(numbers["steps_per_s"]) == {"median", "min", "max"}
         assert {"worker", "ps"} <= set(numbers["cpu_ms_per_step"])
-        # The same seeds, the same losses: to the last bit, and they are no constant.
+        # The same seeds, the same losses: to the last bit, and they are not constant.
         assert numbers["losses"] == modes["stock"]["losses"]
         assert len(set(numbers["losses"])) == 8
     # Per table: ids to the server, rows back, gradient to the server. Five are the same for any

@@ -114,6 +114,6 @@ def test_pytorch_trains_the_same_model(run_benchmark, model):
     assert list(modes) == ["unsharded", "ddp", "zero"]
     for name in ("ddp", "zero"):
         assert modes[name]["losses"] == pytest.approx(modes["unsharded"]["losses"], rel=1e-4)
-    # One slot, of which ZeRO holds whole variables.
+    # One slot; ZeRO holds whole variables of it.
     assert modes["ddp"]["optimizer_state_bytes"] == 4 * result["settings"]["parameters"]
     assert 0 < modes["zero"]["optimizer_state_bytes"] < modes["ddp"]["optimizer_state_bytes"]

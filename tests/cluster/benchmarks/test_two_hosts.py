@@ -50,7 +50,7 @@ def test_training_across_hosts(isolated_env, tmp_path, rounds):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(out.read_text())
-    # The same values as stock, on every kind of link, and they are no constant.
+    # The same values as stock, on every kind of link, and they are not constant.
     assert result["losses_equal"] is True
     assert len(set(result["losses"])) == 2 * (rounds + 1) * 4
     # As on loopback: per table ids, rows and gradient; fused, one each way per server and depth.

@@ -28,7 +28,7 @@ class FaultCases(Base):
                 group_key: int = 3000) -> Any:  # fmt: skip
         """Calls of an op, up to the first that fails; its digest, or its error and how far it came.
 
-        All that do not fail must have one value; the first that has another ends it, and is told.
+        All that do not fail must have one value; the first with another ends it, and is reported.
 
         `key` names the instance, apart from other cases' (0: the next); `n` is the size of the
         group (0: all ranks).

@@ -22,7 +22,7 @@ class LibraryCases(Base):
         """Reduce-scatter of many tensors of one type, then all-gather; and our all_reduce.
 
         Returns:
-          None in a rank that is no member, else digests of the gathered tensors, their all-reduce
+          None in a rank that is not a member; digests of the gathered tensors, their all-reduce
           by `tf_fuse.collectives`, and the shards' lengths.
         """
         from tf_fuse import collectives
@@ -57,7 +57,7 @@ class LibraryCases(Base):
         """Reduce-scatter and all-gather of vectors that are cut as one, and their all-reduce.
 
         Returns:
-          None in a rank that is no member, else digests of the concatenated results, and the
+          None in a rank that is not a member, else digests of the concatenated results, and the
           shards' lengths.
         """
         from tf_fuse import collectives

@@ -43,7 +43,7 @@ class OpCases(Base):
             return digest(self._all_reduce(spec, self._key(), tf.constant([], tf.float32)))
 
     def reduce_shaped(self, shape: Sequence[int]) -> str:
-        """An all-reduce of a tensor that is no vector."""
+        """An all-reduce of a tensor that is not a vector."""
         x = values("float32", int(np.prod(shape)), self.rank).reshape(shape)
         with tf.device(self.device):
             return digest(self._all_reduce(Reduce(self.ranks, "float32", 0), self._key(), x))

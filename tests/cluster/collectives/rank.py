@@ -22,7 +22,7 @@ _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 
 
 def main(address: str) -> None:
-    """Forks ranks as it is told; ends when its parent does."""
+    """Forks ranks on command; ends when its parent does."""
     import tensorflow as tf
 
     _load_lazy(tf)

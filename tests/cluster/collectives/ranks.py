@@ -53,7 +53,7 @@ class Error:
 
 @dataclasses.dataclass(frozen=True)
 class Reduce:
-    """One all-reduce: of which tensors, in a group of the first `n` ranks."""
+    """One all-reduce: its tensors, in a group of the first `n` ranks."""
 
     n: int
     dtype: str

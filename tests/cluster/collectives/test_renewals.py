@@ -43,7 +43,7 @@ def test_the_plugin_stays(path):
             results, counted = ranks.counted("reduce", **_reduce(2))
             assert results == expected
             _goes_by(counted, path)
-        # One rank alone: the others know it as it was.
+        # One rank alone: the others know its former form.
         ranks.values("renew", [1])
         results, counted = ranks.counted("reduce", **_reduce(2))
         assert results == expected

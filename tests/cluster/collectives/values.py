@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks put into collectives, made from seeds, and what they tell of a result: a digest."""
+"""What ranks put into collectives, made from seeds, and what they report of a result: a digest."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _compared(text):
 
 
 def _told(text):
-    """What a block tells of its expressions: the value, by line."""
+    """What a block prints about its expressions: the value, by line."""
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         expression, _, comment = line.partition("  # ")

@@ -257,7 +257,7 @@ def loops_and_branches(bench: Bench) -> list[Any]:
 
 @case
 def steps_in_a_loop(bench: Bench) -> list[Any]:
-    """Several training steps in one call, each of which takes its batch from an iterator."""
+    """Several training steps in one call; each takes its batch from an iterator."""
     table = bench.variable(0, whole_numbers("float32", 1, (7, 4)) / 16.0)
     weights = [bench.variable(i, whole_numbers("float32", 10 + i, (4,)) / 16.0) for i in range(4)]
     coordinator = tf.distribute.coordinator.ClusterCoordinator(bench.strategy)

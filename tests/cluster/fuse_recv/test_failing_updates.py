@@ -198,7 +198,7 @@ def _main():
                 ids[failing, _PLACE] = row
                 one = coordinator.caught(lambda ids=ids: after(ids))
                 seen = case.values()
-                # Rows of ids at and behind the wrong one are as they were, if none came before.
+                # Rows of ids at and after the wrong one are unchanged, if none came before.
                 rows_before = [value.copy() for value in changed[failing]]
                 late = sorted({*_IDS[_PLACE:]} - {*_IDS[:_PLACE]})
                 for value, first in zip(rows_before, case.first[failing], strict=True):

@@ -66,7 +66,7 @@ def _main():
             rows = tf.nn.embedding_lookup(table, features)
             if combiner == "rows":
                 return rows.to_tensor()
-            # (The mean of no rows is none.)
+            # (No rows have no mean.)
             return tf.reduce_sum(rows, 1) if combiner == "sum" else tf.reduce_mean(rows[2:], 1)
         shape = [len(_SPLITS) - 1, _IDS]
         features = tf.SparseTensor(places, ids, shape)

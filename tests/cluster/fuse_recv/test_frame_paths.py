@@ -14,7 +14,7 @@ from tests import scripted
 pytestmark = pytest.mark.cluster
 
 _DIVIDED = {"dynamic": ["branches", "loops", "reads", "strings"]}
-# What each task is told, and whether frames come by data channels. Each frame is large enough,
+# The options of each task, and whether frames come by data channels. Each frame is large enough,
 # but for the default: there a few are.
 _ALL = {"TF_FUSE_CHANNEL_FRAME_BYTES": "1"}
 _ENVIRONMENTS = {

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in programs that call `fit` under `ParameterServerStrategy`, and what each is told.
+"""Mistakes in programs that call `fit` under `ParameterServerStrategy`, and the message of each.
 
 The cluster runs stock TensorFlow's protocol `grpc`, with which `fit` works as well.
 """

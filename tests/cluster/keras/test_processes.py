@@ -119,7 +119,7 @@ def test_values_in_other_numbers_of_processes(others):
     ],
 )
 def test_data_in_each_form_gives_the_same(two, how, steps, epochs):
-    """The arrays of the batches stay as they are; no step begins without a batch."""
+    """The arrays of the batches stay unchanged; no step begins without a batch."""
     arrays, here = two.fit(epochs=epochs), two.fit(how=how, steps=steps, epochs=epochs)
     _check(here)
     for key in (*_VALUES, *_LOGS):

@@ -24,7 +24,7 @@ def begin(mesh: layout.Mesh, number: int, jobs: str) -> Any:
     """Joins the others.
 
     Args:
-      mesh: of which each process has as many devices as the others.
+      mesh: each process has as many of its devices as the others.
       number: of this process.
       jobs: the addresses of all processes, separated by commas.
 

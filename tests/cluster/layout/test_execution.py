@@ -277,7 +277,7 @@ def test_processes_that_feed_parts_have_the_values_of_one_device(
 def test_a_call_that_fails_in_one_process_ends_in_the_others(
     failure, cause, way, isolated_env, tmp_path
 ):
-    """One that fails in all processes leaves them as they were."""
+    """One that fails in all processes leaves them unchanged."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     env = isolated_env | {layout_processes.WAY: way}

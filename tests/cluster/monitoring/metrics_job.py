@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A job with two servers, two workers and a chief, each of which is scraped."""
+"""A job with two servers, two workers and a chief; each is scraped."""
 
 import json
 import re

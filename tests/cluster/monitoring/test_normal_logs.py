@@ -143,7 +143,7 @@ def _main(role):
         step = _train(strategy, lambda step, args: step(*args))
         report = tf_fuse.weight_update_report()
         assert report["sharded"], report
-        del step  # (The report is of functions that there are.)
+        del step  # (The report is of functions that exist.)
     else:
         set_options({"do_fuse_recv": True, "shard_weight_update": True})
         with LocalCluster(1, 2, log_dir="logs") as cluster:

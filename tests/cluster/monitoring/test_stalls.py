@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A fused receive that waits for too long says once which tensors of which task are missing."""
+"""A fused receive that waits too long says once which tensors are missing, and from which task."""
 
 import re
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A Keras model of which one kernel dominates, stock and with its update spread or not.
+"""A Keras model that one kernel dominates, stock and with its update spread or not.
 
 Arguments: "stock" or "on", the number of servers, a folder of checkpoints, and the bottlenecks with
 which these are restored.

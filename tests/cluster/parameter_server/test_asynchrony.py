@@ -29,7 +29,7 @@ def test_what_others_did_meanwhile_is_the_staleness(cases):
     assert report["errors"] == {}
     (server,) = report["servers"].values()
     assert list(report["servers"]) == [_SERVER]
-    # Its momentum is a part of the same update, and the flags are no updates.
+    # Its momentum is a part of the same update, and the flags are not updates.
     ((name, variable),) = server["variables"].items()
     assert name.partition("/")[0] == "weight"
     assert variable["updates"] == server["updates"] == 3 + _OTHERS + 1

@@ -34,8 +34,8 @@ _COMBINED = [
 _LEFT = ["pieces", "rows are used", "width 1", "gradient of a branch"]
 # Sums travel, and a whole gradient, which the loop adds up.
 _BOTH = ["gradient of a loop"]
-# Where all tasks have the plugin: the other type of ids, and optimizers, layers and ids of which
-# others show the same.
+# Where all tasks have the plugin: the other type of ids, and optimizers, layers and ids that show
+# the same as others.
 SLOW = {
     "all": [
         "sum, int64", "sum with weights, int32", "mean, int32", "mean with weights, int64",

@@ -100,7 +100,7 @@ def _main(group):
         return model
 
     def floats():
-        """How many floats each server has, of variables of which stock puts the larger on one."""
+        """How many floats each server has; stock puts the larger variables on one."""
         strategy = tf.distribute.ParameterServerStrategy(job.cluster.resolver())
         with strategy.scope():
             made = [tf.Variable(tf.zeros([97 if i % 2 == 0 else 5])) for i in range(16)]

@@ -342,7 +342,7 @@ def _main(kind):
         def step(ids, gradient):
             table.scatter_sub(tf.IndexedSlices(tf.square(gradient), ids))
 
-        # The sum, 257, is rounded to 256, and then each of its terms would stay as it is.
+        # The sum, 257, is rounded to 256, and then each of its terms would stay unchanged.
         job.call(step, (np.array([5, 5, 7], np.int32), np.array([[16], [1], [3]], np.float32)))
         use(True, compress="")
         found["table"] = table.numpy()[[5, 7], 0].tolist()

@@ -40,7 +40,7 @@ _NAMES = [
     "keras SGD global_clipnorm", "tf_keras.legacy Adam",
     "tf.compat.v1.train Adam",
 ]  # fmt: skip
-# What oneDNN, Eigen and the C library choose by the processor; each can be told to use less.
+# What oneDNN, Eigen and the C library choose by the processor; each has a setting to use less.
 _INEXACT = "tf_keras RMSprop clipnorm"
 _INSTRUCTIONS = {
     "no oneDNN": {"TF_ENABLE_ONEDNN_OPTS": "0"},

@@ -107,7 +107,7 @@ def test_nothing_is_said_of_replicas(cases):
 
 
 def test_locks_of_operations_of_tensorflow(cases):
-    """Those that do a whole update are used as they are, but for their locks."""
+    """Those that do a whole update are used unchanged, but for their locks."""
     assert cases["locks"] == {"before": [False] * 5, "after": [True] * 5}
 
 

@@ -67,7 +67,7 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 
 class Model:
-    """Two layers behind a table, of which a step uses some rows, and an optimizer.
+    """Two layers after a table, whose rows a step uses in part, and an optimizer.
 
     Attributes:
       weights: the table last.

@@ -117,7 +117,7 @@ def _received(metadata: Any) -> list[str]:
 
 @case
 def traced_runs(bench: Bench) -> list[Any]:
-    """RunOptions with tracing: the values, and the tasks that the RunMetadata tells of."""
+    """RunOptions with tracing: the values, and the tasks in the RunMetadata."""
     graph = training_graph(v1.train.GradientDescentOptimizer(0.01))
     metadata = v1.RunMetadata()
     options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)

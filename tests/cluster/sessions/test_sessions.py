@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`tf.compat.v1.Session` on two workers and three servers, one of which lacks the plugin."""
+"""`tf.compat.v1.Session` on two workers and three servers; one server lacks the plugin."""
 
 import collections
 import os

@@ -22,7 +22,7 @@ class ShardUpdateCases:
     _groups = 1
 
     def in_groups(self, groups: int) -> None:
-        """Has cases that follow sharded updates in so many groups of replicas."""
+        """Shard the updates of the following cases in so many groups of replicas."""
         self._groups = groups
 
     def update(

@@ -110,7 +110,7 @@ class ShardUpdateGatherCases:
           dtype: of the tensors.
           sizes: of them.
           bounds: of each, where the ranks' parts begin, and where the last one ends.
-          given: what the operation is told instead, if anything.
+          given: what the operation gets instead, if anything.
         """
         from tf_fuse import _native
 
@@ -189,7 +189,7 @@ class _Gathered(_Trained):
         return float(self.evaluate(self.x)).hex()
 
     def changes(self, step: int) -> str:
-        """Has the steps that follow gather weights otherwise."""
+        """Let the steps that follow gather weights otherwise."""
         options = tf.config.optimizer.get_experimental_options()
         others = {"end": "first_use", "first_use": "end"}
         gather = others[options["shard_weight_update_gather"]]

@@ -91,7 +91,7 @@ class ShardUpdateMatrixCases:
 
 
 def train(strategy: Any, make: Callable[[Any], Any], steps: int) -> dict[str, Any]:
-    """Trains on data of which each replica has its own.
+    """Trains on data; each replica has its own.
 
     Args:
       strategy: of the replicas.

@@ -172,7 +172,7 @@ class _Readers:
         return hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in values)).hexdigest()
 
     def slot_is_added_to(self) -> str:
-        """Adds to one slot, on all ranks: the others have to go on as they are."""
+        """Adds to one slot, on all ranks: the others have to go on unchanged."""
         self.slots()[2].assign_add(tf.ones_like(self.slots()[2]))
         return self.digest(self.slots())
 

@@ -9,7 +9,7 @@ from tests.cluster.collectives.ranks import Ranks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-# How many of the six weights and biases are compiled: those of which a replica has more than one
+# How many of the six weights and biases are compiled: those with a shard of more than one
 # element.
 _WHOLE = 5
 _PARTS = [5, 1]

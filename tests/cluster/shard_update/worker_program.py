@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A program of a worker that trains and does what it is told; `test_exit.py` runs it.
+"""A program of a worker that trains and obeys commands; `test_exit.py` runs it.
 
 python tests/cluster/shard_update/worker_program.py {end,first_use,stock} [{exit,default}]
 
@@ -25,7 +25,7 @@ import tf_fuse  # noqa: F401  (adds the option)
 
 
 def main(gather: str, sigterm: str = "") -> None:
-    """Trains, then does what it is told."""
+    """Trains, then obeys the command."""
     if gather != "stock":
         tf.config.optimizer.set_experimental_options(
             {

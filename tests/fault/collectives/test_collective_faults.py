@@ -3,7 +3,7 @@
 """Ranks that die, stop, differ or speak another protocol: others hear of it, and nothing hangs.
 
 A failed collective ends all later ones of its process in stock TensorFlow: each case has ranks of
-its own. What the others are told, and what the next collective gives, are rows of docs/faults.md.
+its own. The errors of the others, and what the next collective gives, are rows of docs/faults.md.
 """
 
 import time

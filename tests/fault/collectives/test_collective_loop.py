@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Four ranks, of which one fails at some moment, again and again: the others always end.
+"""One of four ranks fails at some moment, again and again: the others always end.
 
 Part of `make collectives` (SECONDS=60 SEED=1), not of the tests.
 """

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What strangers send to the sockets of data channels: the ranks go on, and nothing stays.
 
-A socket's name is no secret (/proc/net/unix); its tokens are, which only members of a group have.
+A socket's name is not secret (/proc/net/unix); its tokens are, which only members of a group have.
 """
 
 import contextlib

@@ -42,7 +42,7 @@ class Steps:
         self.plain, self.gated = model.plain(), model.function(waits)
 
     def writes_nowhere(self):
-        """A step whose gradient of the table has a row that there is not."""
+        """A step whose gradient of the table has a row that does not exist."""
         import tensorflow as tf
 
         model = self.model

@@ -4,7 +4,7 @@
 
 Two workers and two servers. In the loop, workers add gradients up beside the weights, and when all
 have, one function applies them; in the session, `SyncReplicasOptimizer` does so. The faults happen
-while a step waits; what is left must be what there was before, and what follows the synchronous
+while a step waits; the state must be that of before, and what follows the synchronous
 step of all workers, to the last bit: no gradient is lost or counted twice.
 """
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas that die or stop while updates are sharded: what the others are told, and what is left.
+"""Replicas that die or stop while updates are sharded: the errors of the others, and what is left.
 
 In stock each replica has all of the optimizer's state; here each has a part. What follows from that
 are rows of docs/faults.md.

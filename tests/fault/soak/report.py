@@ -115,7 +115,7 @@ def growths(samples: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Growth]
 def restless(samples: Sequence[Mapping[str, Any]]) -> list[str]:
     """The tasks that did not come to rest, in each of the JSON lines that have "tasks".
 
-    Receives that are `job.forsaken` are none, if no more than were in flight at deaths.
+    Receives that are `job.forsaken` do not count, if no more than were in flight at deaths.
     """
     found = []
     for sample in samples:
@@ -142,7 +142,7 @@ def grown(samples: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[str
 
     Args:
       samples: the lines of the JSON that have "tasks".
-      kept: tasks of which a process lived through the whole test; one that was not judged is a
+      kept: tasks whose process lived through the whole test; one that was not judged is a
         finding, too.
     """
     found = []

@@ -50,7 +50,7 @@ def _parcel(number, size):
 
 
 class _Service:
-    """A WorkerService that answers fused requests as it is told.
+    """A WorkerService that answers fused requests as the test says.
 
     Attributes:
       answers: the answers to come, called with the request.

@@ -96,7 +96,7 @@ def test_the_rest_of_an_answer_is_given_once(task):
         f"FuseRecvTensorRequest: the rest of request {first} was asked for, but no answer of this "
         "step left one",
     )
-    # The other is none the worse.
+    # The other is unharmed.
     task.sender.open_gate(graph)
     assert holds(waiting, raw_worker.GATED)
     running.cancel()

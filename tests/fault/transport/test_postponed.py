@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that come before their step and are told to come again: the values are right."""
+"""Requests that come before their step and have to come again: the values are right."""
 
 import os
 

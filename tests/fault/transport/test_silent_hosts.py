@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host that loses power leaves connections that nobody ends: here its link goes down.
 
-The kernel asks such a host after 20 s, and gives up after 20 s more. The test takes the sockets of
-which the plugin has asked for that, and has the kernel ask at once.
+The kernel asks such a host after 20 s, and gives up after 20 s more. The test takes the sockets for
+which the plugin has asked for that, and lets the kernel ask at once.
 """
 
 import concurrent.futures
@@ -33,10 +33,10 @@ def _is_allowed():
 
 
 def _sockets(pid):
-    """The TCP sockets of a process of which the kernel is to ask the other host."""
+    """The TCP sockets of a process whose other host the kernel is to ask."""
     sockets = []
     for fd in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(OSError):  # it has been closed, or is no socket
+        with contextlib.suppress(OSError):  # it has been closed, or is not a socket
             if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:"):
                 one = soak_faults.take(pid, int(fd))
                 if one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockopt(
@@ -49,7 +49,7 @@ def _sockets(pid):
 
 
 def _ask_at_once(pid):
-    """Have the kernel ask within seconds; returns how many sockets there were."""
+    """Let the kernel ask within seconds; return how many sockets there were."""
     sockets = _sockets(pid)
     for one in sockets:
         with one:

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""docs/faults.md: every row is read, and names a test that there is."""
+"""docs/faults.md: every row is read, and names a test that exists."""
 
 import json
 import re

@@ -52,7 +52,7 @@ def _trained(change):
 
 @pytest.mark.parametrize("name", _UNKNOWN)
 def test_bits(name):
-    """Not knowing whether shapes are equal, Grappler leaves a quotient as it is."""
+    """Not knowing whether shapes are equal, Grappler leaves a quotient unchanged."""
     stock = _trained(_UNKNOWN[name])
     ours, outlines = outlines_of(lambda: _trained(_UNKNOWN[name]))
     assert bits(ours) == bits(stock)

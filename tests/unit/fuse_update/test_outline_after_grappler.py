@@ -72,7 +72,7 @@ def _lowered():
 
 
 def test_branches_become_one_cluster():
-    """Where handles are followed through Switch, two nodes of which one runs are in one cluster."""
+    """Where handles are followed through Switch, nodes that exclude each other share a cluster."""
     view, shapes = _lowered()
     encoder = ElementwiseEncoder(bytes, lambda: True)
     finder = Finder(view, shapes, lambda device, variable: True, encoder.rules)

@@ -211,7 +211,7 @@ def test_functions_in_functions(how, inner_returns, returns, scaled):
 
 @pytest.mark.parametrize("returns", [True, False])
 def test_what_is_computed_elsewhere_too(returns):
-    """Grappler makes one node of both, and leaves their constants as they are."""
+    """Grappler makes one node of both, and leaves their constants unchanged."""
 
     def body(job, g):
         job.w.assign_sub((g * 0.3) * 0.1)

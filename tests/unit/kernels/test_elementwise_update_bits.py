@@ -203,7 +203,7 @@ _SOME_OF_BFLOAT16 = ("AddV2", "Div", "Exp", "Less", "Maximum", "Mul", "Pow", "Rs
     ),
 )
 def test_bits_of_zeros_and_denormals_behind_the_last_packet(op, dtype):
-    """Of numbers of which one instruction may make something else than another."""
+    """Of numbers from which one instruction may make something else than another."""
     results = [to for to in (dtype, tf.bool, tf.double) if _has(op, dtype, to)]
     if not results:
         assert op.startswith("Logical") or (op, dtype) in [("Cast", tf.bfloat16), *_LEFT_OUT]

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Updates that are counted: by variable and worker, how stale, and what is no count."""
+"""Updates that are counted: by variable and worker, how stale, and what does not count."""
 
 import json
 import threading

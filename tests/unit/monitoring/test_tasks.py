@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a process tells of itself where there is no cluster."""
+"""What a process reports about itself where there is no cluster."""
 
 import pytest
 import tensorflow as tf

@@ -53,7 +53,7 @@ def test_what_follows_from_times():
     assert found.update_s == pytest.approx(2e-6)
     assert found.update_s_per_byte == pytest.approx(1e-10)
     assert found.slots == 2
-    # What took longer in between is no reason for less than nothing.
+    # What took longer in between is not a reason for less than nothing.
     none = update_measurement.of_times(2e-3, 1e-3, 1e-3, 0.0)
     assert (none.update_s, none.update_s_per_byte, none.slots) == (0.0, 0.0, 0)
 

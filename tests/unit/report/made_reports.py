@@ -29,7 +29,7 @@ _CPU = "/device:CPU:0"
 
 
 def whole_report():
-    """Return a report each part of which has something."""
+    """Return a report with something in each part."""
     tensors = tuple(
         Tensor(f"edge_{i}_Gather", f"Gather_{i}", "concat", f"table_{i}", "float", 64 * i, i == 2)
         for i in range(1, 4)
@@ -138,7 +138,7 @@ def whole_report():
 
 
 def large_report(tensors):
-    """Return a report of a function with very many tensors, a tenth of which is left alone."""
+    """Return a report of a function with very many tensors; a tenth of them stays single."""
     named = [
         Tensor(
             f"edge_{i}_Gather", f"tower_{i % 7}/Gather_{i}", "concat", f"tower_{i % 7}/table_{i}",

@@ -149,7 +149,7 @@ def clocks(monkeypatch):
 
 
 class _Clocks:
-    """They go on when they are told to."""
+    """They go on when the test lets them."""
 
     now = computed = 0.0
 

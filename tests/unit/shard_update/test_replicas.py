@@ -62,7 +62,7 @@ def test_each_group_has_each_element_once(shape, sizes):
 
 
 def test_chunks_are_those_of_the_ring():
-    # 64 elements, of which the ring gives each of four replicas 32 at most, as in TensorFlow.
+    # 64 elements; the ring gives each of four replicas 32 of them at most, as in TensorFlow.
     replicas, bucket = Replicas(4, {"": 0}, 2), _bucket([64])
     assert [ranges_of(replicas, bucket, rank) for rank in range(4)] == [
         [(0, 64)],

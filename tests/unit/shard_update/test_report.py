@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the log says of a function, and who is told to have had values put together."""
+"""What the log says of a function, and who is named for putting values together."""
 
 import os
 import subprocess

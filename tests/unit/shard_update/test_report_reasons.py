@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Each reason for which an update is left as it is, word by word, where people read it.
+"""Each reason for which an update stays unchanged, word by word, where people read it.
 
 Other tests have the functions that are left alone for each of them.
 """

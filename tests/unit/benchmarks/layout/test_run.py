@@ -57,7 +57,7 @@ def test_the_examples_in_the_docs(capsys):
     assert names["layout"].to_mindspore(names["one"]).tensor_map == (1, -1)
 
 
-# What comes after the rows is no part of them: TensorFlow's threads log as long as they run.
+# What comes after the rows is not a part of them: TensorFlow's threads log as long as they run.
 _RANK = """
 import json, os, sys
 if sys.argv[2] == "0":

@@ -305,7 +305,7 @@ def threads() -> dict[str, Any]:
 
 
 def _wrong_label(label: int) -> None:
-    """A label that is no class, where each device has some of the classes."""
+    """A label that is not a class, where each device has some of the classes."""
     entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
     args = [tf.TensorSpec([2, 4]), tf.TensorSpec([2], tf.int32)]
     problem = layout.function_problem(lambda x, y: entropy(y, x), layout.Mesh({"x": 2}), args)

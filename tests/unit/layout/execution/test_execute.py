@@ -146,7 +146,7 @@ def test_rows_that_are_not_finite_over_split_classes(onednn, isolated_env):
 
 
 def test_updates_of_rows_of_a_split_table(execute):
-    """Each device takes those of its rows; a number that is no row is an error, as elsewhere."""
+    """Each device takes those of its rows; a number that is not a row is an error, as elsewhere."""
     assert execute("sparse") == {
         "[8/x, 4] on x:2 int32": 0.0,
         "[8/x, 4] on x:2 int32 wrong": True,

@@ -107,7 +107,7 @@ def _einsum_gradient(device, *everything):
 @settings(deadline=None, max_examples=40)
 @given(st.data(), st.sampled_from(["Add", "Sub", "Mul"]))
 def test_any_broadcasting(data, kind):
-    """Forward and backward, of shapes of which some sizes are 1 and some dimensions are missing."""
+    """Forward and backward, of shapes with sizes of 1 and without some dimensions."""
     shape = data.draw(st.lists(st.sampled_from([1, 2, 3, 4]), max_size=3))
     shapes = []
     for _ in range(2):

@@ -119,7 +119,7 @@ def test_checkpoints_are_those_of_whole_variables(tmp_path):
 
 
 def test_without_an_option_pieces_are_saved_where_they_are_listed(tmp_path):
-    """A strategy without the option makes the variable; `pieces` is told of it."""
+    """A strategy without the option makes the variable; `pieces` gets it."""
     model = _begin((4, 2), _MAKERS["plain SGD"])
     path = tf.train.Checkpoint(table=model.table).write(str(tmp_path / "table"))
     assert tf.train.load_variable(path, "table/_embeddings/.ATTRIBUTES/VARIABLE_VALUE").shape == (
@@ -129,7 +129,7 @@ def test_without_an_option_pieces_are_saved_where_they_are_listed(tmp_path):
 
 
 def test_variables_beside_pieces_that_are_no_pieces(caplog):
-    """As Adafactor's, of which some are sums over rows."""
+    """As Adafactor's: some are sums over rows."""
     optimizer = keras.optimizers.Adafactor(name="adafactor")
     model = _begin((3, 3), _MAKERS["plain SGD"])
     optimizer.build(model.weights[:2])

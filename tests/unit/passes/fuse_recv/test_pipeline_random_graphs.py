@@ -34,12 +34,12 @@ from tf_fuse.explain import Rewrite, rewrite
 
 
 def blocks(count):
-    """Numbers of blocks of random graphs, of which the first two are not slow."""
+    """Numbers of blocks of random graphs; the first two are not slow."""
     return slow_but(range(count), lambda block: block < 2)
 
 
 def _compare_conditionals(seed: int, **options) -> tuple[Rewrite, collections.Counter]:
-    """Compares all values for all predicates; returns the rewrite, and what there was to see."""
+    """Compares all values for all predicates; returns the rewrite, and what was seen."""
     result = rewrite(random_conditionals(seed), **options)
     assert "may_be_dead" not in skips(result), f"seed {seed}"
     received = {s.recv_node for group in result.report.groups for s in group.slots}

@@ -93,7 +93,7 @@ def test_control_edges_are_fused_with_the_rest():
 
 
 def test_two_devices_of_a_task():
-    """Both use one receive; the second gets it from the first, on which it is no RPC."""
+    """Both use one receive; the second gets it from the first, without an RPC."""
 
     def build():
         a, b = source(W0, "a"), source(W0, "b")

@@ -111,7 +111,7 @@ KEPT = {
     "function": lambda x: KEPT["variable"](_returned(x)),
 }
 
-# AddN begins with an input that it may write over: a view is none, what is copied is.
+# AddN begins with an input that it may write over: a view is not one, a copy is.
 ADDED = {
     "AddN of three": (tf.float32, 3, ["x"]),
     "AddN of two": (tf.float32, 2, []),

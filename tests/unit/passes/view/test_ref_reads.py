@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Ref variables are updated in place: reads that race with an update are left as they are."""
+"""Ref variables are updated in place: reads that race with an update stay unchanged."""
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2

@@ -47,7 +47,7 @@ _numbers = st.integers(0, 30)
 _variable = st.integers(0, VARIABLES - 1)
 _three = (_variable, *[_numbers] * 3)
 _reduced = ["call_reduce", "cond_call_reduce", "cond_other_reduce", "cond_reduce", "loop_reduce"]
-# What a program does next; numbers choose among the tensors that there are.
+# What a program does next; numbers choose among the tensors so far.
 STEPS = st.one_of(
     st.tuples(st.just("unary"), st.sampled_from(sorted(_UNARY)), _numbers),
     st.tuples(st.just("binary"), st.sampled_from(sorted(_BINARY)), _numbers, _numbers),

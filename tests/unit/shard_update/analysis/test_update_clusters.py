@@ -18,7 +18,7 @@ from tf_fuse.sharded_variable.shard_spec import window
 def _momentum(job, dw, dv):
     dw, dv = job.packed(dw, dv)
     job.m.assign(0.9 * job.m + dw)
-    # Whoever reads all of a weight is no part of its update.
+    # Whoever reads all of a weight is not a part of its update.
     total = tf.cumsum(job.w)
     job.w.assign_sub(0.1 * job.m)
     job.v.assign_sub(0.1 * dv)

@@ -172,7 +172,7 @@ def main() -> None:
     variables.reset()
     before = variables.values()
     plan = layout.plan(variables.product, MESH, [tf.TensorSpec([4, 8])])
-    # The plan's own trace is one that is not to run as it is, too.
+    # Nor is the plan's own trace to run unchanged.
     planned = tf.function(variables.product, input_signature=[tf.TensorSpec([4, 8])])
     layout.plan(planned, MESH)
     run = layout.execute(plan)
