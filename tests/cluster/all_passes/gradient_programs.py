@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that read, gather, slice, branch and differentiate, drawn at random, and what runs them.
 
-A program is a list of statements: a kind and two numbers, which choose among the values so far. Each
+A program is a list of statements: a kind and two numbers, which choose among former values. Each
 statement adds values to a pool; a gradient is asked of everything in the pool and of all variables.
 Numbers are whole ones, or halves, and small: no sum is rounded, whatever its order.
 """
