@@ -40,7 +40,7 @@ _DEFAULT = [
     "wide & deep", "own train_step", "metric in a step", "partitioned", "accumulated", "float16",
 ]  # fmt: skip
 # Of these, by default also trained by a custom loop, and without a cluster after the import.
-_ALSO_BY_LOOP = ["wide & deep", "own train_step", "accumulated"]
+_ALSO_BY_LOOP = ["wide & deep", "own train_step"]
 _ALONE = ["wide & deep", "metric in a step"]
 _EPOCHS = 2
 # With the options off, a Keras 3 variable in parts is stock's, which Keras cannot train.

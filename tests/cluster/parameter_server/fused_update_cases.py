@@ -10,16 +10,13 @@ from tests.fault import coordinator
 GRADIENTS = ("dense", "sparse")
 # Of optimizers and gradients, those that are not slow.
 FAST = {
-    ("keras Adadelta", "dense"),
     ("keras Adagrad", "sparse"),
     ("keras Adagrad clipnorm", "sparse"),
     ("keras Adam", "sparse"),
-    ("keras RMSprop", "sparse"),
     ("keras SGD", "dense"),
     ("keras SGD global_clipnorm", "dense"),
     ("tf.compat.v1.train Adam", "dense"),
     ("tf_keras Nadam", "sparse"),
-    ("tf_keras SGD momentum", "sparse"),
     ("tf_keras.legacy Adam", "sparse"),
 }
 

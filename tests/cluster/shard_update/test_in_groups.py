@@ -160,6 +160,8 @@ def test_what_all_that_had_it_took_along_is_an_error():
         assert "restart the program from its last checkpoint" in error.text
 
 
+# (`test_option` has one without groups.)
+@pytest.mark.slow
 def test_a_replica_that_does_not_answer_is_not_waited_for_without_end(ranks):
     stock = stock_values(ranks, "trained", steps=_STEPS + 2)
     with Ranks(["grpc+fuse"] * 4, {"TF_FUSE_STATE_TIMEOUT_S": "3"}, server=False) as some:

@@ -148,6 +148,8 @@ def test_checkpoints(tmp_path, before, after, on_before, on_after):
         check_equal(stock, restored)
 
 
+# (`tests/cluster/keras/test_processes.py` goes on from a backup.)
+@pytest.mark.slow
 def test_restart_after_a_kill_goes_on_from_the_checkpoint(tmp_path):
     path = str(tmp_path / "saved")
     with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
