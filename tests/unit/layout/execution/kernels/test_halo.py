@@ -33,10 +33,10 @@ STILL = "8 rows, 1 by 2, SAME"
 @pytest.mark.parametrize(
     ("geometries", "count", "on_both", "unmoved"),
     [
-        (SOME, 10, 16, {STILL}),
+        (SOME, 10, 14, {STILL}),
         slow("0 1 2", 10, 30, set()),
         slow("3 4 5", 10, 30, {STILL}),
-        slow("6 7 8", 10, 28, set()),
+        slow("6 7 8", 10, 14, set()),
         slow("9 10", 8, 16, set()),
     ],
     ids=["some", "0 1 2", "3 4 5", "6 7 8", "9 10"],
