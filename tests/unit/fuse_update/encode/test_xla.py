@@ -244,7 +244,8 @@ def test_optimizers(name, args):
     count = len(_decisions())
     ours = _trained(name, True, **args)
     outlines = [d.outline for d in _decisions()[count:]]
-    assert (sum(len(o.clusters) for o in outlines) >= 2) == (name not in _LEFT)
+    # (The decay of weights, of _ARGS, is a cluster with every optimizer.)
+    assert (sum(len(o.clusters) for o in outlines) >= 2) == (name not in _LEFT or bool(args))
     for mine, theirs in zip(ours, stock, strict=True):
         # What the docs say: units in the last place of the variable's largest element.
         unit = np.spacing(np.abs(theirs).max()) if theirs.dtype == np.float32 else 0
