@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the native library with CMake against the TensorFlow of the target environment.
+"""Build the native library with CMake against the TensorFlow of the target environment.
 
 Static metadata lives in pyproject.toml. This file decides what pyproject.toml cannot: which
 TensorFlow distribution is required and built against, and how ``cc/`` becomes

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the TensorFlow to build against; names the versions that can be.
+"""Find the TensorFlow to build against; name the versions that can be.
 
 Only setup.py imports this file; .ci/environment and .ci/wheel read the constants.
 """

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs variants of a job in turn and compares them; the demo and the benchmarks share this.
+"""Run variants of a job in turn and compare them; the demo and the benchmarks share this.
 
 Every variant has a process (and a cluster) of its own. All of them stand, warm and idle, while one
 runs, and every round runs each of them once. So whatever else the machine does meets all.

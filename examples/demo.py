@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the same wide & deep job twice, stock and fused, and compares; `make demo` runs this.
+"""Train the same wide & deep job twice, stock and fused, and compare; `make demo` runs this.
 
     python -m examples.demo                                   # synthetic Criteo data
     python -m examples.demo --data adult.data --eval adult.test
@@ -33,7 +33,7 @@ _DATA_VARIABLE = "TF_FUSE_DATA"  # a folder with adult/adult.data and adult/adul
 
 
 def train(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict[str, Any]:
-    """Trains in every mode; see `main`'s options.
+    """Train in every mode; see `main`'s options.
 
     Args:
       args: the command line.

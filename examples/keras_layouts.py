@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a Keras model by `fit`, laid out over the devices of a mesh.
+"""Train a Keras model by `fit`, laid out over the devices of a mesh.
 
     python -m examples.keras_layouts --mesh "rows:2;cols:2" --rules "batch:rows;hidden:cols"
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a Keras model by `fit` in several workers together (`MultiWorkerMirroredStrategy`).
+"""Train a Keras model by `fit` in several workers together (`MultiWorkerMirroredStrategy`).
 
 Without TF_CONFIG the program starts two workers on this machine by `tf-fuse launch`. On a cluster,
 start it in each task with its TF_CONFIG ("rpc_layer": "grpc+fuse") and the folder where worker 0
@@ -46,7 +46,7 @@ def make_model():
 
 
 def work(folder):
-    """Trains as one of the workers, which goes on from a backup if all are started again.
+    """Train as one of the workers, which goes on from a backup if all are started again.
 
     All workers make the same calls. The strategy gives each its part of every batch.
     """

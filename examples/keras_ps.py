@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a Keras model on parameter servers: by `fit`, and by a loop of your own.
+"""Train a Keras model on parameter servers: by `fit`, and by a loop of your own.
 
 Without TF_CONFIG the program starts two workers and two servers on this machine. On a cluster,
 start it in each task with that task's TF_CONFIG ("rpc_layer": "grpc+fuse"); the job of the
@@ -71,7 +71,7 @@ def make_model():
 
 
 def fit(strategy, folder):
-    """Trains by `fit`, which goes on from a backup if the coordinator is started again.
+    """Train by `fit`, which goes on from a backup if the coordinator is started again.
 
     Each worker reads its part of the rows, also to evaluate.
     """
@@ -123,7 +123,7 @@ def loop(strategy):
 
 
 def main():
-    """Trains twice; prints both accuracies."""
+    """Train twice; print both accuracies."""
     tf.config.optimizer.set_experimental_options({"tf_fuse": True})
     # Both servers have a part of the embedding's table.
     partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(256, max_shards=2)

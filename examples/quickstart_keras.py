@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a Keras model with `fit` on two replicas, without and with sharded updates.
+"""Train a Keras model with `fit` on two replicas, without and with sharded updates.
 
 The replicas are two logical CPUs of this process. The losses are the same to the last bit.
 """
@@ -22,7 +22,7 @@ data = np.random.default_rng(1).normal(size=[BATCH * STEPS, WIDTH]).astype(np.fl
 
 
 def fit():
-    """Trains the model; returns the steps per second and the loss."""
+    """Train the model; return the steps per second and the loss."""
     keras.utils.set_random_seed(1)
     strategy = tf.distribute.MirroredStrategy(DEVICES)
     with strategy.scope():

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains on two workers of `MultiWorkerMirroredStrategy`, without and with tf_fuse.
+"""Train on two workers of `MultiWorkerMirroredStrategy`, without and with tf_fuse.
 
 Without TF_CONFIG the program starts its two workers on this machine by `tf-fuse launch`, first with
 the protocol "grpc", then with "grpc+fuse". On a cluster, start it in each task with that task's

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains 100 embedding tables on two parameter servers, without and with tf_fuse."""
+"""Train 100 embedding tables on two parameter servers, without and with tf_fuse."""
 
 import time
 

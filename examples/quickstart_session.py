@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains in a `tf.compat.v1.Session` on two parameter servers, without and with tf_fuse."""
+"""Train in a `tf.compat.v1.Session` on two parameter servers, without and with tf_fuse."""
 
 import time
 
@@ -23,7 +23,7 @@ with v1.device(v1.train.replica_device_setter(cluster=tf.train.ClusterSpec(spec)
 
 
 def steps_per_second(config):
-    """Trains in a session with a config."""
+    """Train in a session with a config."""
     with v1.Session(target, config=config) as session:
         session.run(v1.global_variables_initializer())
         session.run(train)  # the workers partition the graph

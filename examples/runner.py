@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a workload in rounds of steps, on a cluster or in one process, and measures each round."""
+"""Run a workload in rounds of steps, on a cluster or in one process, and measure each round."""
 
 from __future__ import annotations
 

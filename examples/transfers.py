@@ -62,7 +62,7 @@ class NothingProgram:
         return workload.seeds(self._config.seed, worker)
 
     def step(self, element: tf.Tensor) -> tf.Tensor:
-        """One SGD step; returns the mean squared error before it, float32 scalar."""
+        """Make one SGD step; return the mean squared error before it, float32 scalar."""
         c = self._config
         x = tf.random.stateless_uniform([c.batch, c.width], element, minval=-1.0)
         error = tf.matmul(x, self._weights.read_value()) - x

@@ -286,7 +286,7 @@ def _socket_in(namespace: str, kind: int = socket.SOCK_DGRAM) -> socket.socket:
 
 
 def _send_for(near: socket.socket, seconds: float) -> None:
-    """Send for so long, and then says that there is no more."""
+    """Send for so many seconds, then end the stream."""
     data, end = bytes(1 << 20), time.perf_counter() + seconds
     with contextlib.suppress(OSError):  # the receiver has gone
         while time.perf_counter() < end:

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Extend TensorFlow and Keras when an option needs it, and puts their members back."""
+"""Extend TensorFlow and Keras when an option needs it, and put their members back."""
 
 from __future__ import annotations
 

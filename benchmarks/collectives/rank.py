@@ -115,7 +115,7 @@ def equal_chunk(elements: int, ranks: int) -> int:
 
 
 def blocks(begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Cuts a range: what is made for a block alone takes little memory, however long the range."""
+    """Cut a range: what is made for a block alone takes little memory, however long the range."""
     for at in range(begin, end, _BLOCK):
         yield at, min(at + _BLOCK, end)
 

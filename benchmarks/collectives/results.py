@@ -194,7 +194,7 @@ def _paths_taken(entry: Mapping[str, Any], name: str) -> str:
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Draws the time per call over the size, a panel per op and number of ranks.
+    """Draw the time per call over the size, a panel per op and number of ranks.
 
     Args:
       result: what `--json` writes.

@@ -258,7 +258,7 @@ def _rows(ranks: int, size: int, rounds: Rounds) -> Iterable[dict[str, Any]]:
 
 
 def settle_gloo(args: argparse.Namespace, console: Console) -> str | None:
-    """Leaves gloo out where PyTorch is not installed.
+    """Leave gloo out where PyTorch is not installed.
 
     Returns:
       None; or why the command cannot run, when an interpreter was named that has no gloo.

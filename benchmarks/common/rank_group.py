@@ -255,7 +255,7 @@ class RankGroup:
         return self.ask(command, "prepared")[0]["unsupported"]
 
     def release(self) -> None:
-        """Lets all ranks drop what was prepared, so that others have the memory.
+        """Let all ranks drop what was prepared, so that others have the memory.
 
         Raises:
           RankError: a rank failed.
@@ -263,7 +263,7 @@ class RankGroup:
         self.ask({"do": "release"}, "released")
 
     def measure(self, op: str, calls: int) -> Measurement:
-        """Lets all ranks make calls of a prepared op, from the same moment on.
+        """Let all ranks make calls of a prepared op, from the same moment on.
 
         Raises:
           RankError: a rank failed.

@@ -35,7 +35,7 @@ _OPTIONS = {"float32": {}, "bfloat16": {"compress": "bfloat16"}}
 
 
 def score(args: argparse.Namespace, seed: int) -> dict[str, dict[str, Any]]:
-    """Trains with one seed; returns {"loss", "auc", "rows"} of the evaluation by variant.
+    """Train with one seed; return {"loss", "auc", "rows"} of the evaluation by variant.
 
     Raises:
       DataError: a data file is missing or malformed.

@@ -244,7 +244,7 @@ def _spread(values: Mapping[str, float], form: str) -> str:
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Draws the speed-up and the steps per second over the delay.
+    """Draw the speed-up and the steps per second over the delay.
 
     Args:
       result: what `measure` returned.

@@ -233,7 +233,7 @@ def compared_modes(modes: Iterable[str]) -> list[str]:
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Draws steps/s per mode: the median, with a line from minimum to maximum.
+    """Draw steps/s per mode: the median, with a line from minimum to maximum.
 
     Args:
       result: what `measure` returned.

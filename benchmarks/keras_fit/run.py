@@ -152,7 +152,7 @@ def render(result: Mapping[str, Any]) -> Table:
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Draws the time per step of each variant.
+    """Draw the time per step of each variant.
 
     Args:
       result: what `measure` returned.

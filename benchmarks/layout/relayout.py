@@ -121,7 +121,7 @@ def render(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draws the ratios as bars, with the worst pair's above.
+    """Draw the ratios as bars, with the worst pair's above.
 
     Args:
       rows: what `measure` returned.

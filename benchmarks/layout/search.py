@@ -144,7 +144,7 @@ def optimum(graph: GraphProblem, plan: Plan) -> float | None:
 def measure(
     progress: Progress, models: Sequence[str] = tuple(MODELS), most: int = 50
 ) -> list[dict[str, Any]]:
-    """Measures searches.
+    """Measure searches.
 
     Args:
       progress: gets a task for all problems.

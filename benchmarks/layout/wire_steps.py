@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs whole training steps in several processes, and counts what they send; see `wire.py`.
+"""Run whole training steps in several processes, and count what they send; see `wire.py`.
 
 Its arguments are those of `wire_relayouts.py`.
 """

@@ -275,7 +275,7 @@ def conclusion(result: Mapping[str, Any]) -> str:
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Draws steps/s, CPU of each server, and bytes of each server, per mode.
+    """Draw steps/s, CPU of each server, and bytes of each server, per mode.
 
     Args:
       result: what `measure` returned.

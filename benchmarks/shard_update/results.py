@@ -185,7 +185,7 @@ def render(result: Mapping[str, Any]) -> Table:
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
-    """Draws times, memory and losses, a panel each.
+    """Draw times, memory and losses, a panel each.
 
     Args:
       result: what `--json` writes.

@@ -232,7 +232,7 @@ def _of_torch(args: argparse.Namespace) -> list[str]:
 
 
 def settle_torch(args: argparse.Namespace, console: Console) -> str | None:
-    """Leaves PyTorch's modes out where it is not installed.
+    """Leave PyTorch's modes out where it is not installed.
 
     Returns:
       None; or why the command cannot run, when an interpreter was named that cannot do it, or

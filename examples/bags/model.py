@@ -70,7 +70,7 @@ class BagsProgram(FeaturesProgram):
         return loss
 
     def _features(self, element: tf.Tensor) -> list[tf.SparseTensor]:
-        """Draws the ids of a batch: per feature int32 of [batch, ids, at most]."""
+        """Draw the ids of a batch: per feature int32 of [batch, ids, at most]."""
         c = self._config
         count = c.batch * c.ids
         ids = tf.random.stateless_uniform(

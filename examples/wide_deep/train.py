@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains wide & deep and reports loss and AUC.
+"""Train wide & deep, and report loss and AUC.
 
     python -m examples.wide_deep.train --dataset adult --train adult.data --eval adult.test
     python -m examples.wide_deep.train --dataset criteo --rows 50000 --workers 2 --ps 2
@@ -131,7 +131,7 @@ def train_session(
     synchronous: bool = False,
     on_event: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Trains in a process of its own, on a local cluster or without one.
+    """Train in a process of its own, on a local cluster or without one.
 
     Args:
       mode: "stock", "fused", "count" or "local"; see `examples.job`.
@@ -177,7 +177,7 @@ def train_on_tf_config(
     batch: int,
     on_event: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Trains as the coordinator of the running cluster that TF_CONFIG describes.
+    """Train as the coordinator of the running cluster that TF_CONFIG describes.
 
     With the protocol `grpc+fuse` the plugin is loaded and the fused receive is on.
 
@@ -262,7 +262,7 @@ def _run_in_parts(run: Callable[[int], dict[str, Any]], steps: int) -> dict[str,
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains once; see --help.
+    """Train once; see --help.
 
     Returns:
       0; or 1 when a file, the rows or TF_CONFIG do not do, or a process failed.

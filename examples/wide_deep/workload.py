@@ -71,7 +71,7 @@ class FileProgram:
         return self._job.data.dataset(self._job.batch, worker, workers)
 
     def step(self, element: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        """One update; returns the mean log loss before it."""
+        """Make one update; return the mean log loss before it."""
         return self.model.step(*element)
 
     def variables(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class RfcProgram:
         return tf.cast(score > 0.5, tf.float32), numeric, ids
 
     def step(self, element: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        """One update; returns the mean log loss before it."""
+        """Make one update; return the mean log loss before it."""
         return self.model.step(*element)
 
     def variables(self) -> dict[str, Any]:

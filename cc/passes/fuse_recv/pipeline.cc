@@ -3,6 +3,7 @@
 
 #include "passes/fuse_recv/pipeline.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,26 @@ FusePlan PlanAndVerify(const PartitionView& view,
   return plan;
 }
 
+void PlanAndVerifyOperations(
+    const PartitionView& view, const AnalysisOptions& options,
+    const std::function<bool(const std::string& task)>& runs_groups,
+    FusePlan* plan) {
+  if (view.topological_order().empty()) return;
+  const Liveness liveness(view, plan->live_receives);
+  plan->operation_groups =
+      PlanOperationGroups(view, liveness, *plan, runs_groups);
+  VerifyPlan(view, options, plan);
+}
+
+absl::Status ApplyPlan(const PartitionView& view, const FusePlan& plan,
+                       const PartitionGraphs& partitions,
+                       v1::FuseReport* report) {
+  report->set_partitions(static_cast<int>(partitions.size()));
+  const absl::Status status = ApplyFusePlan(view, plan, partitions, report);
+  if (!status.ok()) return status;
+  return ApplyOperationGroups(view, plan, partitions, report);
+}
+
 absl::Status FuseReceives(const PartitionGraphs& partitions,
                           const AnalysisOptions& options,
                           v1::FuseReport* report) {
@@ -56,16 +77,11 @@ absl::Status FuseReceives(const PartitionGraphs& partitions,
     if (!view.ok()) return view.status();
   }
   FusePlan plan = PlanAndVerify(*view, options);
-  if (options.fuse_operations && !view->topological_order().empty()) {
-    plan.operation_groups =
-        PlanOperationGroups(*view, Liveness(*view), plan, runs_plugin);
-    VerifyPlan(*view, options, &plan);
+  if (options.fuse_operations) {
+    PlanAndVerifyOperations(*view, options, runs_plugin, &plan);
     PlanJointSends(*view, &plan);
   }
-  report->set_partitions(static_cast<int>(partitions.size()));
-  const absl::Status status = ApplyFusePlan(*view, plan, partitions, report);
-  if (!status.ok()) return status;
-  return ApplyOperationGroups(*view, plan, partitions, report);
+  return ApplyPlan(*view, plan, partitions, report);
 }
 
 }  // namespace tf_fuse

@@ -25,6 +25,9 @@
 #ifndef TF_FUSE_CC_PASSES_FUSE_RECV_PIPELINE_H_
 #define TF_FUSE_CC_PASSES_FUSE_RECV_PIPELINE_H_
 
+#include <functional>
+#include <string>
+
 #include "absl/status/status.h"
 #include "passes/fuse_recv/options.h"
 #include "passes/fuse_recv/plan.h"
@@ -40,6 +43,18 @@ FusePlan PlanAndVerify(const PartitionView& view,
 // Drops from the plan what would close a cycle.
 void VerifyPlan(const PartitionView& view, const AnalysisOptions& options,
                 FusePlan* plan);
+
+// Puts the groups of operations into a plan of receives, and verifies it. Only
+// tasks that `runs_groups` accepts have groups.
+void PlanAndVerifyOperations(
+    const PartitionView& view, const AnalysisOptions& options,
+    const std::function<bool(const std::string& task)>& runs_groups,
+    FusePlan* plan);
+
+// Rewrites the partitions, and reports what was done.
+absl::Status ApplyPlan(const PartitionView& view, const FusePlan& plan,
+                       const PartitionGraphs& partitions,
+                       v1::FuseReport* report);
 
 // Runs all steps on `partitions`.
 absl::Status FuseReceives(const PartitionGraphs& partitions,

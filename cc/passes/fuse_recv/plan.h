@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,8 @@ struct FusePlan {
   std::vector<OperationGroup> operation_groups;
   std::vector<SkippedReceive> skipped;
   int local_receives = 0;
+  // In a session: those that the master has found to be live.
+  std::set<NodeId> live_receives;
   // Of all receives, by node. Only kCost estimates them.
   std::map<NodeId, ReceiveEstimate> estimates;
   // TensorFlow keeps the kernels of a session by the names of their nodes, so

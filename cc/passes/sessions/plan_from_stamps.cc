@@ -6,19 +6,15 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "passes/fuse_recv/dynamic_groups.h"
-#include "passes/fuse_recv/operation_groups.h"
-#include "passes/fuse_recv/operations_rewrite.h"
 #include "passes/fuse_recv/pipeline.h"
 #include "passes/fuse_recv/recv_analysis.h"
 #include "passes/fuse_recv/recv_blockers.h"
-#include "passes/fuse_recv/recv_rewrite.h"
 #include "passes/sessions/receive_stamp.h"
 #include "passes/view/liveness.h"
 #include "passes/view/partitioner_names.h"
@@ -135,16 +131,6 @@ class UndecidedReceives {
   std::optional<Liveness> liveness_;  // Made when it is needed.
 };
 
-// The receives that the master has found to be live.
-std::set<NodeId> LiveReceives(const PartitionView& view) {
-  StampReader reader(view);
-  std::set<NodeId> live;
-  for (const Receive& receive : view.receives()) {
-    if (reader.Read(receive).live()) live.insert(receive.node);
-  }
-  return live;
-}
-
 // Whether the master asks for groups of operations. (A task that receives
 // nothing has no stamp, and keeps its operations.)
 bool FusesOperations(const PartitionView& view) {
@@ -188,6 +174,7 @@ FusePlan PlanFromStamps(const PartitionView& view,
       continue;
     }
     const Decision decision = reader.Read(receive);
+    if (decision.live()) plan.live_receives.insert(receive.node);
     const std::string& reason = decision.reason();
     if (reason == skip::kNotStamped || reason == skip::kStampVersion) {
       undecided.Add(receive, reason, &dynamic, &plan);
@@ -268,16 +255,12 @@ absl::Status FuseStampedReceives(const PartitionGraphs& partitions,
   FusePlan plan = PlanFromStamps(*view, options);
   // The master has seen more; but what is seen here must be right as well.
   VerifyPlan(*view, options, &plan);
-  if (FusesOperations(*view) && !view->topological_order().empty()) {
-    plan.operation_groups = PlanOperationGroups(
-        *view, Liveness(*view, LiveReceives(*view)), plan,
-        [](const std::string& /*this_task*/) { return true; });
-    VerifyPlan(*view, options, &plan);
+  if (FusesOperations(*view)) {
+    PlanAndVerifyOperations(
+        *view, options, [](const std::string& /*this_task*/) { return true; },
+        &plan);
   }
-  report->set_partitions(static_cast<int>(partitions.size()));
-  const absl::Status status = ApplyFusePlan(*view, plan, partitions, report);
-  if (!status.ok()) return status;
-  return ApplyOperationGroups(*view, plan, partitions, report);
+  return ApplyPlan(*view, plan, partitions, report);
 }
 
 }  // namespace tf_fuse

@@ -30,13 +30,12 @@ bool HasStamps(const PartitionGraphs& partitions);
 //
 // What the master did not expect is fused dynamically, as far as several such
 // receives may share requests: that needs no proof.
-//
-// Operations are grouped as in functions, but in this task alone: a group waits
-// for nothing that each of its operations does not wait for.
 FusePlan PlanFromStamps(const PartitionView& view,
                         const AnalysisOptions& options);
 
-// Rewrites the partitions of one task of a session by their stamps.
+// Rewrites the partitions of one task of a session by their stamps. Operations
+// are grouped as in functions, but in this task alone: a group waits for
+// nothing that each of its operations does not wait for.
 absl::Status FuseStampedReceives(const PartitionGraphs& partitions,
                                  const AnalysisOptions& options,
                                  v1::FuseReport* report);

@@ -10,26 +10,14 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 
-from tests.slow_cases import slow, slow_but
+from tests.slow_cases import slow_but
+from tests.unit.kernels.grouped_operations import IDS, TYPES, run, text_of
 from tests.unit.passes.pass_testing import PS0, node
 from tf_fuse import _native
 
 
-def _run(nodes, inputs=(), results=(), types=()):
-    body = graph_pb2.GraphDef(node=nodes)
-    return _native.load().tf_fuse_operation_group(
-        inputs=list(inputs), body=body.SerializeToString(), results=results, Tresults=types
-    )
-
-
 def _scatter(name, op, dtype, ids, inputs=(":0", ":1", ":2")):
     return node(name, op, list(inputs), "", dtype=dtype, Tindices=ids)
-
-
-def _text(error):
-    """Without the node or the function that was called, and the variable, which groups name."""
-    text = error.message.split(" [Op:")[0].split("[[")[0].split("}} ")[-1]
-    return text.split(" (variable '")[0].strip()
 
 
 def _outcome(of):
@@ -38,21 +26,8 @@ def _outcome(of):
     try:
         call()
     except tf.errors.OpError as error:
-        return type(error), _text(error), variable.numpy().tobytes()
+        return type(error), text_of(error), variable.numpy().tobytes()
     return variable.numpy().tobytes()
-
-
-_TYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.complex64]
-_IDS = {
-    "few": [2, 0, 2, 2, 4],
-    "none": [],
-    "one": [3],
-    "matrix": [[0, 1], [1, 4]],
-    "many": [i * 7 % 5 for i in range(1023)],
-    "in parallel": [i % 5 for i in range(1024)],
-    "negative": [1, -1, 2],
-    "too large": [1, 5, 2],
-}
 
 
 @pytest.mark.parametrize(
@@ -64,9 +39,9 @@ _IDS = {
 )
 def test_rows_have_the_bits_and_errors_of_tensorflow(op, width):
     rng = np.random.default_rng(3)
-    for dtype in _TYPES:
+    for dtype in TYPES:
         for ids_type in (tf.int32, tf.int64):
-            for what, ids in _IDS.items():
+            for what, ids in IDS.items():
                 indices = tf.constant(ids, ids_type)
                 numbers = rng.standard_normal([5, width])
                 # One number in all rows: which comes first is not to be seen.
@@ -89,7 +64,7 @@ def test_rows_have_the_bits_and_errors_of_tensorflow(op, width):
                         _outcome(
                             (
                                 ours,
-                                lambda o=ours, i=indices, u=updates, d=dtype, t=ids_type: _run(
+                                lambda o=ours, i=indices, u=updates, d=dtype, t=ids_type: run(
                                     [_scatter("update", op, d, t)], [o.handle, i, u]
                                 ),
                             )
@@ -117,7 +92,7 @@ def test_shapes_that_differ_are_treated_as_tensorflow_does(updates):
         _outcome(
             (
                 ours,
-                lambda: _run(
+                lambda: run(
                     [_scatter("update", "ResourceScatterAdd", tf.float32, tf.int32)],
                     [ours.handle, indices, values],
                 ),
@@ -125,69 +100,6 @@ def test_shapes_that_differ_are_treated_as_tensorflow_does(updates):
         ),
     ]
     assert outcomes[0] == outcomes[1]
-
-
-def _gathered(call):
-    """The rows with their type and shape, or the error's type and the text of its kernel."""
-    try:
-        rows = call()
-    except tf.errors.OpError as error:
-        return type(error), _text(error)
-    value = rows.numpy()
-    return rows.dtype, rows.shape, value.tolist() if value.dtype == object else value.tobytes()
-
-
-def _compare_gathers(table, indices, batch_dims=0):
-    raw, dtype = tf.raw_ops.ResourceGather, table.dtype
-    body = [
-        node(
-            "rows", "ResourceGather", [":0", ":1"], "",
-            dtype=dtype, Tindices=indices.dtype, batch_dims=batch_dims,
-        )
-    ]  # fmt: skip
-    stock = _gathered(
-        lambda: raw(resource=table.handle, indices=indices, dtype=dtype, batch_dims=batch_dims)
-    )
-    ours = _gathered(lambda: _run(body, [table.handle, indices], ["rows:0"], [dtype])[0])
-    assert stock == ours, (table, indices)
-    return ours
-
-
-@pytest.mark.parametrize("width", [1, 3, 16, slow(1000)])
-def test_rows_are_read_as_tensorflow_reads_them(width):
-    rng = np.random.default_rng(4)
-    errors = 0
-    for dtype in [*_TYPES, tf.bool, tf.string]:
-        numbers = tf.cast(rng.standard_normal([5, width]) * 9, tf.float32)
-        values = tf.strings.as_string(numbers) if dtype == tf.string else tf.cast(numbers, dtype)
-        table = tf.Variable(values)
-        for ids_type in (tf.int32, tf.int64):
-            for ids in [*_IDS.values(), 3, [[[2]], [[4]]], [i * 7 % 5 for i in range(9000)]]:
-                found = _compare_gathers(table, tf.constant(ids, ids_type))
-                errors += found[0] is tf.errors.InvalidArgumentError
-    assert errors == 8 * 2 * 2  # Of two lists each.
-    assert _compare_gathers(table, tf.constant([2**62, 1], tf.int64))[0] is not tf.string
-
-
-@pytest.mark.parametrize("shape", [[4], [4, 2, 3], [4, 0], [0, 2], [4, 9000]], ids=str)
-def test_tables_of_other_shapes_are_read_as_tensorflow_reads_them(shape):
-    table = tf.Variable(tf.reshape(tf.range(float(np.prod(shape))), shape))
-    for ids in ([1, 3, 1], [], [4]):
-        _compare_gathers(table, tf.constant(ids, tf.int32))
-
-
-def test_batches_and_tables_without_a_value_are_left_to_tensorflow():
-    table = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
-    _, _, rows = _compare_gathers(table, tf.constant([[1], [0]]), batch_dims=1)
-    assert rows == np.float32([[2.0], [3.0]]).tobytes()
-    empty = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2, 2], shared_name="never assigned")
-    body = [node("rows", "ResourceGather", [":0", ":1"], "", dtype=tf.float32, Tindices=tf.int32)]
-    for run in (
-        lambda: tf.raw_ops.ResourceGather(resource=empty, indices=[0], dtype=tf.float32),
-        lambda: _run(body, [empty, tf.constant([0])], ["rows:0"], [tf.float32]),
-    ):
-        with pytest.raises(tf.errors.OpError, match="never assigned"):
-            run()
 
 
 def test_operations_have_their_inputs_and_results():
@@ -199,7 +111,7 @@ def test_operations_have_their_inputs_and_results():
         node("after", "ReadVariableOp", [":0", "^update"], "", dtype=tf.float32),
         node("cast", "Cast", ["rows:0"], "", SrcT=tf.float32, DstT=tf.int32),
     ]
-    rows, after, cast = _run(
+    rows, after, cast = run(
         body,
         [table.handle, tf.constant([2, 0])],
         ["rows:0", "after:0", "cast:0"],
@@ -218,7 +130,7 @@ def test_an_input_that_two_operations_have_is_not_written_over():
         *(node(f"i{i}", "Identity", [":0"], "", T=tf.float32) for i in range(3)),
         node("b", "Cast", ["i0:0"], "", SrcT=tf.float32, DstT=tf.float64),
     ]
-    a, i, b = _run(body, [value + 0.0], ["a:0", "i1:0", "b:0"], [tf.int32, tf.float32, tf.float64])
+    a, i, b = run(body, [value + 0.0], ["a:0", "i1:0", "b:0"], [tf.int32, tf.float32, tf.float64])
     for one in (a, i, b):
         assert np.array_equal(one.numpy(), value.numpy())
 
@@ -235,7 +147,7 @@ def test_what_is_only_handed_on_is_not_copied():
         node("read", "ReadVariableOp", [":2"], "", dtype=tf.float32),
         _identity("read_too", "read:0"),
     ]
-    same, flat, read, read_too = _run(
+    same, flat, read, read_too = run(
         body,
         [value, tf.constant([600]), table.handle],
         ["same:0", "flat:0", "read:0", "read_too:0"],
@@ -271,12 +183,12 @@ def test_much_data_is_spread_over_threads():
     ]  # fmt: skip
     inputs = [*(table.handle for table in tables), ids, changes]
     for times in range(3):
-        found = _run(body, inputs, [f"rows{i}:0" for i in range(12)], [tf.float32] * 12)
+        found = run(body, inputs, [f"rows{i}:0" for i in range(12)], [tf.float32] * 12)
         # A table is read before it is changed, as the order of the body says.
         assert [float(rows[7, 3]) for rows in found] == [i + times for i in range(12)]
     inputs[12] = tf.concat([ids[1:], [5000]], 0)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"= 5000 is not in \[0, 5000\)"):
-        _run(body, inputs, [f"rows{i}:0" for i in range(12)], [tf.float32] * 12)
+        run(body, inputs, [f"rows{i}:0" for i in range(12)], [tf.float32] * 12)
 
 
 def test_an_error_names_the_operation_and_the_variable():
@@ -288,7 +200,7 @@ def test_an_error_names_the_operation_and_the_variable():
         tf.errors.InvalidArgumentError,
         match=r"(?s)indices\[1\] = 9 is not in \[0, 2\) \(variable 'of/table'\).*node x/rows",
     ):
-        _run(body, [table.handle, tf.constant([0, 9])], ["x/rows:0"], [tf.float32])
+        run(body, [table.handle, tf.constant([0, 9])], ["x/rows:0"], [tf.float32])
 
 
 def _identity(name, *inputs):
@@ -354,7 +266,7 @@ def test_a_handle_is_handed_on():
     """It cannot be copied, as tensors are that another operation must not write over."""
     variable = tf.Variable([1.0, 2.0])
     hands_on = node("same", "Identity", [":0"], "", T=tf.resource)
-    (handle,) = _run([hands_on], [variable.handle], ["same:0"], [tf.resource])
+    (handle,) = run([hands_on], [variable.handle], ["same:0"], [tf.resource])
     read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
     assert read.numpy().tolist() == [1.0, 2.0]
 
@@ -396,7 +308,7 @@ def test_each_update_of_tensorflow_has_its_values(op):
         inputs = [a.handle if isinstance(a, tf.Variable) else a for a in arguments]
         if grouped:
             places = [f":{i}" for i in range(len(inputs))]
-            _run([node("update", op, places, "", **attributes)], inputs)
+            run([node("update", op, places, "", **attributes)], inputs)
         else:
             names = [argument.name for argument in definition.input_arg]
             getattr(tf.raw_ops, op)(**dict(zip(names, inputs, strict=True)))

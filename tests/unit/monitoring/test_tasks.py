@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a process reports about itself where there is no cluster."""
+"""A process without a cluster reports itself alone."""
 
 import pytest
 import tensorflow as tf

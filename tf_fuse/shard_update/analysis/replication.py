@@ -87,7 +87,7 @@ def analyse_replication(
 
 
 def _visit(view: GraphView, program: ReplicatedProgram, node: Any, found: Replication) -> set[str]:
-    """Add a node's replicated outputs; returns variables that are not equal any more."""
+    """Add a node's replicated outputs; return variables that are not equal any more."""
     inputs = data_inputs(node)
     if node.op in READS:
         if view.variable_of(node) in found.variables:

@@ -38,7 +38,7 @@ class CostConsensus:
         self.word = self._costs.word() if self._costs is not None else f"\n{self._wrong}"
 
     def costs(self, consensus: PlanConsensus) -> UpdateCosts:
-        """Return the figures; waits for the first replica, unless this one has some.
+        """Return the figures; wait for the first replica, unless this one has some.
 
         Args:
           consensus: with other replicas, which get an error too if this one does.
